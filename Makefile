@@ -1,0 +1,367 @@
+# Makefile - the one build file: plain GNU make, no configure step, not recursive
+#
+# Sources are found by folder, so a new file needs no line here. Everything that is built goes below $(B).
+# `make help` lists the targets. V=1 shows whole commands; WERROR=1 makes warnings errors.
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules
+
+B ?= build
+CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
+AR := $(if $(filter default,$(origin AR)),ar,$(AR))
+MPICC ?= mpicc
+PROTOC_C ?= protoc-c
+PROTOC ?= protoc
+PKG_CONFIG ?= pkg-config
+CLANG ?= clang
+FUZZ_SECONDS ?= 10
+
+PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+MANDIR ?= $(PREFIX)/share/man
+DOCDIR ?= $(PREFIX)/share/doc/gradwire
+COMPLETIONDIR ?= $(PREFIX)/share/bash-completion/completions
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
+TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
+DESTDIR ?=
+
+# ---- version and libraries ------------------------------------------------------------------------
+
+VERSION := $(shell awk '/define GW_VERSION_(MAJOR|MINOR|PATCH)/ { printf "%s%s", dot, $$3; dot = "." }' client/gradwire.h)
+MAJOR := $(firstword $(subst ., ,$(VERSION)))
+
+# One call each, only when something is to be compiled.
+PACKAGES := libuv libprotobuf-c libsodium inih libcjson
+NO_BUILD := help clean dist format uninstall
+ifneq ($(filter-out $(NO_BUILD),$(or $(MAKECMDGOALS),all)),)
+PACKAGE_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PACKAGES) 2>/dev/null || echo missing)
+ifneq ($(filter missing,$(PACKAGE_CFLAGS)),)
+$(error libraries are missing: run scripts/setup, or see `$(PKG_CONFIG) --print-errors --exists $(PACKAGES)`)
+endif
+HAVE := $(shell $(PKG_CONFIG) --exists openblas zlib && echo demo; $(PKG_CONFIG) --exists libpng && echo png; \
+	command -v $(MPICC) >/dev/null && echo mpi; command -v $(PROTOC) >/dev/null && echo protoc)
+endif
+
+CLIENT_LIBS := -lprotobuf-c -lpthread
+CTL_LIBS := -lprotobuf-c -lcjson -lpthread
+DAEMON_LIBS := -luv -lprotobuf-c -lsodium -linih -lcjson -lpthread -lm
+
+# ---- flags ----------------------------------------------------------------------------------------
+
+WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes $(if $(WERROR),-Werror)
+
+# SAN is set by the targets asan, ubsan, tsan, fuzz and coverage, each in a build folder of its own.
+SAN ?=
+ifeq ($(SAN),)
+CFLAGS ?= -O2 -g -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
+LDFLAGS ?= -Wl,-z,relro,-z,now
+NO_UNDEFINED := -Wl,--no-undefined
+else ifeq ($(SAN),coverage)
+CFLAGS = -O0 -g --coverage -fprofile-update=atomic
+LDFLAGS = --coverage
+else
+CFLAGS = -O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all
+LDFLAGS = -fsanitize=$(SAN)
+endif
+
+BASE_CFLAGS := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PACKAGE_CFLAGS)
+PUBLIC := -I$(B)/include
+SHARED := $(PUBLIC) -I$(B)/gen -Iproto
+
+# Everything is built again when the compiler or a flag changes.
+FLAGS_FILE := $(B)/.flags
+FLAGS_NOW := $(strip $(CC) $(BASE_CFLAGS) $(CFLAGS) $(WARNINGS) $(LDFLAGS) $(MPICC) $(HAVE))
+ifneq ($(filter-out $(NO_BUILD),$(or $(MAKECMDGOALS),all)),)
+ifneq ($(FLAGS_NOW),$(strip $(file <$(FLAGS_FILE))))
+$(shell mkdir -p $(B))
+$(file >$(FLAGS_FILE),$(FLAGS_NOW))
+endif
+endif
+
+ifdef V
+Q :=
+say := @:
+else
+Q := @
+say = @printf '  %-8s %s\n'
+endif
+
+# ---- sources --------------------------------------------------------------------------------------
+
+objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
+programs = $(patsubst %.c,$(B)/%,$(1))
+
+GEN := $(B)/gen/gradwire.pb-c.c $(B)/gen/gradwire.pb-c.h
+HEADERS := $(B)/include/gradwire.h $(B)/include/gradwire/status.def
+GEN_OBJ := $(B)/obj/gen/gradwire.pb-c.o
+
+PROTO_OBJ := $(call objects,$(wildcard proto/*.c)) $(GEN_OBJ)
+KERNEL_OBJ := $(call objects,$(wildcard kernels/*.c kernels/host/*.c))
+CLIENT_OBJ := $(call objects,$(wildcard client/*.c))
+CTL_OBJ := $(call objects,$(wildcard client/ctl/*.c))
+DAEMON_OBJ := $(call objects,$(filter-out daemon/main.c,$(wildcard daemon/*.c)))
+DAEMON_MAIN := $(call objects,$(wildcard daemon/main.c))
+TEST_LIB_OBJ := $(call objects,$(wildcard tests/lib/*.c))
+
+TEST_SRC := $(wildcard tests/unit/*.c tests/component/*.c tests/integration/*.c)
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZ_LIB_OBJ := $(call objects,$(filter-out $(FUZZ_SRC),$(wildcard tests/fuzz/*.c)))
+MPI_SRC := $(wildcard examples/mpi_*.c bench/mpi_*.c)
+EXAMPLE_SRC := $(filter-out $(MPI_SRC),$(wildcard examples/*.c))
+EXAMPLE_DIRS := $(patsubst %/,%,$(sort $(dir $(wildcard examples/*/*.c))))
+BENCH_SRC := $(filter-out $(MPI_SRC),$(wildcard bench/*.c))
+
+LIBPROTO := $(B)/libgwproto.a
+LIBKERNELS := $(B)/libgwkernels.a
+LIBDAEMON := $(B)/libgwd.a
+LIBTEST := $(B)/libgwtest.a
+LIBSTATIC := $(B)/libgradwire.a
+SONAME := libgradwire.so.$(MAJOR)
+LIBSHARED := $(B)/libgradwire.so.$(VERSION)
+LINKS := $(B)/$(SONAME) $(B)/libgradwire.so
+
+GWCTL := $(if $(CTL_OBJ),$(B)/gwctl)
+GRADWIRED := $(if $(DAEMON_MAIN),$(B)/gradwired)
+LIBRARIES := $(if $(CLIENT_OBJ),$(LIBSTATIC) $(LIBSHARED) $(LINKS))
+UNITS := $(patsubst systemd/%.in,$(B)/systemd/%,$(wildcard systemd/*.in))
+TEST_PROGRAMS := $(call programs,$(TEST_SRC))
+FUZZ_PROGRAMS := $(call programs,$(FUZZ_SRC))
+# MPI libraries leak and race by design, so they are left out of sanitized builds.
+MPI_PROGRAMS := $(if $(and $(filter mpi,$(HAVE)),$(if $(SAN),,yes)),$(call programs,$(MPI_SRC)))
+DEMO_PROGRAMS := $(if $(filter demo,$(HAVE)),$(addprefix $(B)/,$(EXAMPLE_DIRS)))
+EXAMPLES := $(call programs,$(EXAMPLE_SRC)) $(DEMO_PROGRAMS) $(filter $(B)/examples/%,$(MPI_PROGRAMS))
+BENCHES := $(call programs,$(BENCH_SRC)) $(filter $(B)/bench/%,$(MPI_PROGRAMS))
+PYTHON_GEN := $(if $(filter protoc,$(HAVE)),$(B)/gen/gradwire_pb2.py)
+
+# ---- targets --------------------------------------------------------------------------------------
+
+.PHONY: all programs tests test bench-host install uninstall asan ubsan tsan fuzz fuzz-programs coverage lint \
+	format dist clean help
+
+all: programs tests ## build everything that runs here
+programs: $(GRADWIRED) $(GWCTL) $(LIBRARIES) $(UNITS) $(B)/gradwire.pc $(EXAMPLES) $(BENCHES) ## build without tests
+tests: $(TEST_PROGRAMS) $(PYTHON_GEN) ## build the test programs
+
+test: all ## run all tests but the fuzzers
+	$(Q)BUILD=$(abspath $(B)) tests/run
+
+bench-host: programs ## benchmark this host's engine beside its peers; writes $(B)/bench/host.json
+	$(Q)BUILD=$(abspath $(B)) bench/run-host
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+# ---- code that is generated -----------------------------------------------------------------------
+
+$(B)/gen/gradwire.pb-c.c $(B)/gen/gradwire.pb-c.h &: proto/gradwire.proto
+	$(say) PROTOC-C $<
+	@mkdir -p $(B)/gen
+	$(Q)$(PROTOC_C) --c_out=$(B)/gen -Iproto $<
+
+$(B)/gen/gradwire_pb2.py: proto/gradwire.proto
+	$(say) PROTOC $<
+	@mkdir -p $(B)/gen
+	$(Q)$(PROTOC) --python_out=$(B)/gen -Iproto $<
+
+$(B)/include/gradwire.h: client/gradwire.h
+$(B)/include/gradwire/status.def: proto/status.def
+$(HEADERS):
+	@mkdir -p $(@D)
+	$(Q)cp $< $@
+
+$(B)/systemd/%: systemd/%.in $(FLAGS_FILE)
+	$(say) GEN $@
+	@mkdir -p $(@D)
+	$(Q)sed 's|@BINDIR@|$(BINDIR)|g' $< >$@
+
+$(B)/gradwire.pc: client/gradwire.pc.in $(HEADERS) $(FLAGS_FILE)
+	$(say) GEN $@
+	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' \
+		$< >$@
+
+# ---- objects --------------------------------------------------------------------------------------
+
+# Each part sees the headers it may depend on, and no others.
+$(PROTO_OBJ): PART := $(SHARED)
+$(KERNEL_OBJ): PART := $(PUBLIC) -Ikernels $(if $(SAN),,-O3)
+$(CLIENT_OBJ): PART := $(SHARED) -Iclient
+$(CTL_OBJ): PART := $(SHARED) -Iclient/ctl
+$(DAEMON_OBJ) $(DAEMON_MAIN): PART := $(SHARED) -Ikernels -Idaemon
+$(B)/obj/tests/%.o: PART := $(SHARED) -I. -Ikernels -Idaemon -Iclient -Itests/lib
+$(B)/obj/bench/%.o: PART := $(SHARED) -Ikernels -Ibench
+$(B)/obj/examples/%.o: PART := $(PUBLIC)
+
+$(B)/obj/%.o: %.c $(FLAGS_FILE) | $(GEN) $(HEADERS)
+	$(say) CC $<
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(BASE_CFLAGS) $(WARNINGS) $(CFLAGS) $(PART) $(CPPFLAGS) -MMD -MP -c -o $@ $<
+
+$(call objects,$(MPI_SRC)): $(B)/obj/%.o: %.c $(FLAGS_FILE) | $(GEN) $(HEADERS)
+	$(say) MPICC $<
+	@mkdir -p $(@D)
+	$(Q)OMPI_CC=$(CC) $(MPICC) $(BASE_CFLAGS) $(WARNINGS) $(CFLAGS) $(PART) $(CPPFLAGS) -MMD -MP -c -o $@ $<
+
+# protoc-c's output is not ours to keep free of warnings.
+$(GEN_OBJ): $(B)/gen/gradwire.pb-c.c $(B)/gen/gradwire.pb-c.h $(FLAGS_FILE)
+	$(say) CC $<
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(BASE_CFLAGS) $(CFLAGS) $(PART) $(CPPFLAGS) -w -c -o $@ $<
+
+-include $(shell test -d $(B)/obj && find $(B)/obj -name '*.d')
+
+# ---- libraries and programs -----------------------------------------------------------------------
+
+$(LIBPROTO): $(PROTO_OBJ)
+$(LIBKERNELS): $(KERNEL_OBJ)
+$(LIBDAEMON): $(DAEMON_OBJ)
+$(LIBTEST): $(TEST_LIB_OBJ)
+$(LIBSTATIC): $(CLIENT_OBJ) $(PROTO_OBJ)
+$(LIBPROTO) $(LIBKERNELS) $(LIBDAEMON) $(LIBTEST) $(LIBSTATIC):
+	$(say) AR $@
+	@rm -f $@
+	$(Q)$(AR) qcs $@ $^
+
+$(LIBSHARED): $(CLIENT_OBJ) $(PROTO_OBJ) client/gradwire.map
+	$(say) LD $@
+	$(Q)$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=client/gradwire.map $(NO_UNDEFINED) $(LDFLAGS) \
+		-o $@ $(filter %.o,$^) $(CLIENT_LIBS)
+
+$(B)/$(SONAME): $(LIBSHARED)
+	$(Q)ln -sf $(<F) $@
+$(B)/libgradwire.so: $(B)/$(SONAME)
+	$(Q)ln -sf $(<F) $@
+
+define link
+$(say) LD $@
+@mkdir -p $(@D)
+$(Q)$(CC) -pthread $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LIBS)
+endef
+
+$(B)/gwctl: $(CTL_OBJ) $(LIBSTATIC)
+$(B)/gwctl: LIBS := $(CTL_LIBS)
+$(B)/gradwired: $(DAEMON_MAIN) $(LIBDAEMON) $(LIBPROTO) $(LIBKERNELS)
+$(B)/gradwired: LIBS := $(DAEMON_LIBS)
+$(B)/gwctl $(B)/gradwired:
+	$(link)
+
+# Tests and benchmarks may look inside, so they link everything statically.
+$(TEST_PROGRAMS): LIBS := -lcunit $(DAEMON_LIBS)
+$(TEST_PROGRAMS): $(B)/%: $(B)/obj/%.o $(LIBTEST) $(LIBDAEMON) $(LIBSTATIC) $(LIBKERNELS)
+	$(link)
+
+$(FUZZ_PROGRAMS): LIBS := -fsanitize=fuzzer $(DAEMON_LIBS)
+$(FUZZ_PROGRAMS): $(B)/%: $(B)/obj/%.o $(FUZZ_LIB_OBJ) $(LIBDAEMON) $(LIBSTATIC) $(LIBKERNELS)
+	$(link)
+
+$(call programs,$(BENCH_SRC)): LIBS := $(CLIENT_LIBS) -lm
+$(call programs,$(BENCH_SRC)): $(B)/%: $(B)/obj/%.o $(LIBSTATIC) $(LIBKERNELS)
+	$(link)
+
+# Examples are what a user would write: public header, shared library.
+AS_USER = -L$(B) -Wl,-rpath,'$$ORIGIN/..' -lgradwire
+$(call programs,$(EXAMPLE_SRC)): LIBS = $(AS_USER) -lm
+$(call programs,$(EXAMPLE_SRC)): $(B)/%: $(B)/obj/%.o $(LIBSHARED) $(LINKS)
+	$(link)
+
+.SECONDEXPANSION:
+$(addprefix $(B)/,$(EXAMPLE_DIRS)): LIBS = $(AS_USER) -lopenblas $(if $(filter png,$(HAVE)),-lpng) -lz -lm
+$(addprefix $(B)/,$(EXAMPLE_DIRS)): $(B)/%: $$(call objects,$$(wildcard $$*/*.c)) $(LIBSHARED) $(LINKS)
+	$(link)
+
+$(call programs,$(MPI_SRC)): $(B)/%: $(B)/obj/%.o $(LIBSHARED) $(LINKS)
+	$(say) MPILD $@
+	@mkdir -p $(@D)
+	$(Q)OMPI_CC=$(CC) $(MPICC) -pthread $(LDFLAGS) -o $@ $< $(AS_USER) -lm
+
+# ---- sanitizers, fuzzing, coverage ----------------------------------------------------------------
+
+# Reports go to files, so that one from a process whose exit status nobody reads is not lost.
+define sanitized
+@rm -f $(B)/$(1)/report.*
+$(Q)$(MAKE) --no-print-directory B=$(B)/$(1) SAN=$(2) all
+$(Q)log=$(abspath $(B)/$(1)/report); rc=0; \
+ASAN_OPTIONS=log_path=$$log:detect_stack_use_after_return=1 UBSAN_OPTIONS=log_path=$$log:print_stacktrace=1 \
+	TSAN_OPTIONS=log_path=$$log:second_deadlock_stack=1 $(3) \
+	$(MAKE) --no-print-directory B=$(B)/$(1) SAN=$(2) test || rc=1; \
+for report in $$log.*; do [ -e "$$report" ] || continue; echo "$$report:"; head -n 60 "$$report"; rc=1; done; exit $$rc
+endef
+
+asan: ## run all tests with AddressSanitizer and LeakSanitizer
+	$(call sanitized,asan,address)
+ubsan: ## run all tests with UndefinedBehaviorSanitizer
+	$(call sanitized,ubsan,undefined)
+# Address space randomisation of newer kernels is too wide for older ThreadSanitizers.
+tsan: ## run all tests with ThreadSanitizer
+	$(call sanitized,tsan,thread,setarch -R)
+
+fuzz: ## run each fuzzer for FUZZ_SECONDS (10)
+	$(Q)$(MAKE) --no-print-directory B=$(B)/fuzz CC=$(CLANG) SAN=fuzzer-no-link,address fuzz-programs
+	$(Q)for program in $(patsubst tests/fuzz/%.c,%,$(FUZZ_SRC)); do \
+		seeds=; [ ! -d tests/fuzz/corpus/$$program ] || seeds=tests/fuzz/corpus/$$program; \
+		mkdir -p $(B)/fuzz/corpus/$$program; echo "$$program: $(FUZZ_SECONDS) s"; \
+		$(B)/fuzz/tests/fuzz/$$program -max_total_time=$(FUZZ_SECONDS) -timeout=10 -verbosity=0 -print_final_stats=1 \
+			-artifact_prefix=$(B)/fuzz/$$program- $(B)/fuzz/corpus/$$program $$seeds || exit 1; \
+	done
+fuzz-programs: $(FUZZ_PROGRAMS)
+
+coverage: ## run all tests and write $(B)/coverage/index.html
+	$(Q)$(MAKE) --no-print-directory B=$(B)/coverage SAN=coverage all
+	$(Q)find $(B)/coverage -name '*.gcda' -delete
+	$(Q)$(MAKE) --no-print-directory B=$(B)/coverage SAN=coverage test
+	$(Q)gcovr --root . --filter '(proto|kernels|client|daemon)/' --object-directory $(B)/coverage \
+		--html-details $(B)/coverage/index.html --print-summary
+
+# ---- installation ---------------------------------------------------------------------------------
+
+# One row for each file that is installed: mode:folder:source:name (no name: as the source).
+rows = $(foreach file,$(3),$(1):$(2):$(file):)
+man_rows = $(foreach file,$(wildcard docs/man/*.[1-8]),644:$(MANDIR)/man$(subst .,,$(suffix $(file))):$(file):)
+INSTALLED = $(call rows,755,$(BINDIR),$(GRADWIRED) $(GWCTL)) \
+	$(if $(CLIENT_OBJ),644:$(LIBDIR):$(LIBSHARED): 644:$(LIBDIR):$(LIBSTATIC):) \
+	644:$(INCLUDEDIR):client/gradwire.h: 644:$(INCLUDEDIR)/gradwire:proto/status.def: \
+	644:$(LIBDIR)/pkgconfig:$(B)/gradwire.pc: \
+	$(call rows,644,$(UNITDIR),$(UNITS) $(wildcard systemd/*.socket)) \
+	$(call rows,644,$(SYSUSERSDIR),$(wildcard systemd/sysusers.d/*.conf)) \
+	$(call rows,644,$(TMPFILESDIR),$(wildcard systemd/tmpfiles.d/*.conf)) \
+	$(foreach file,$(wildcard etc/gwctl.bash-completion),644:$(COMPLETIONDIR):$(file):gwctl) \
+	$(call rows,644,$(DOCDIR),$(wildcard README.md LICENSE proto/PROTOCOL.md etc/gradwired.conf.example)) \
+	$(man_rows)
+
+# Splits $$row into $$mode, $$from and $$to.
+split_row = mode=$${row%%:*}; row=$${row\#*:}; folder=$${row%%:*}; row=$${row\#*:}; from=$${row%%:*}; name=$${row\#*:}; \
+	to="$(DESTDIR)$$folder/$${name:-$${from\#\#*/}}"
+
+install: programs ## install; honours DESTDIR, PREFIX (/usr/local), LIBDIR, UNITDIR and the like
+	$(Q)for row in $(INSTALLED); do $(split_row); install -D -m $$mode "$$from" "$$to" || exit 1; done
+	$(Q)ln -sf $(notdir $(LIBSHARED)) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	$(Q)ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libgradwire.so
+	@$(if $(DESTDIR),:,printf '%s\n' 'Installed. To run it as a service of this host:' \
+		'  ldconfig && systemd-sysusers $(SYSUSERSDIR)/gradwire.conf && systemd-tmpfiles --create $(TMPFILESDIR)/gradwire.conf' \
+		'  systemctl daemon-reload && systemctl enable --now gradwired.socket gradwired-admin.socket gradwired.service')
+
+uninstall: ## remove what install put there
+	$(Q)for row in $(INSTALLED); do $(split_row); rm -f "$$to" || exit 1; done
+	$(Q)rm -f $(DESTDIR)$(LIBDIR)/$(SONAME) $(DESTDIR)$(LIBDIR)/libgradwire.so
+	$(Q)for folder in $(INCLUDEDIR)/gradwire $(DOCDIR); do \
+		[ ! -d $(DESTDIR)$$folder ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$$folder; done
+
+# ---- upkeep ---------------------------------------------------------------------------------------
+
+lint: $(HEADERS) ## check format, sizes, exported names, scripts and units
+	$(Q)B=$(B) scripts/lint
+
+format: ## format the sources in place (clang-format 14)
+	$(Q)scripts/lint --format
+
+dist: ## write $(B)/gradwire-VERSION.tar.gz from the last commit
+	@mkdir -p $(B)
+	$(Q)git archive --prefix=gradwire-$(VERSION)/ -o $(B)/gradwire-$(VERSION).tar.gz HEAD
+	@echo $(B)/gradwire-$(VERSION).tar.gz
+
+clean: ## remove $(B)
+	$(Q)rm -rf $(B)

@@ -1,0 +1,179 @@
+/* main.c - the admin CLI: one table of commands, which also makes the help */
+#include "gwctl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Options that only some commands take. */
+enum { GWCTL_TAKES_JSON = 1, GWCTL_TAKES_WATCH = 2, GWCTL_TAKES_PROMETHEUS = 4 };
+
+typedef struct gwctl_command {
+    const char *name;
+    const char *arguments;
+    size_t n_arguments;
+    int takes;
+    const char *help;
+    gwctl_command_fn run;
+} gwctl_command_t;
+
+static const gwctl_command_t commands[] = {
+    {"status", "", 0, GWCTL_TAKES_JSON, "the daemon: state, sizes, CPU time, sockets", gwctl_status},
+    {"clients", "", 0, GWCTL_TAKES_JSON, "who is connected", gwctl_clients},
+    {"groups", "", 0, GWCTL_TAKES_JSON, "groups, their engine and why, and which rank is late", gwctl_groups},
+    {"buffers", "", 0, GWCTL_TAKES_JSON, "memory that the daemon has mapped", gwctl_buffers},
+    {"buckets", "", 0, GWCTL_TAKES_JSON, "declared operations and how long the last round took", gwctl_buckets},
+    {"stats", "", 0, GWCTL_TAKES_JSON | GWCTL_TAKES_WATCH | GWCTL_TAKES_PROMETHEUS,
+     "counters and times; --watch[=SECONDS] goes on and shows rates", gwctl_stats},
+    {"config", "", 0, GWCTL_TAKES_JSON, "every setting, its value, and who set it", gwctl_config},
+    {"log-level", "LEVEL", 1, GWCTL_TAKES_JSON, "set the log level: error, warning, notice, info or debug",
+     gwctl_log_level},
+    {"drain", "", 0, GWCTL_TAKES_JSON, "take nothing new, let groups end, then exit; again: exit now", gwctl_drain},
+    {"kick", "CLIENT", 1, GWCTL_TAKES_JSON, "disconnect a client; its groups fail", gwctl_kick},
+    {"trace", "", 0, GWCTL_TAKES_JSON, "the last events of every lane, for chrome://tracing or Perfetto", gwctl_trace},
+    {"doctor", "", 0, GWCTL_TAKES_JSON, "check this host and the daemon, and say what to do", gwctl_doctor},
+    {"version", "", 0, GWCTL_TAKES_JSON, "the versions of gwctl and of the daemon", gwctl_version},
+};
+enum { N_COMMANDS = sizeof(commands) / sizeof(commands[0]) };
+
+static void print_help(void) {
+    fputs("usage: gwctl [option ...] COMMAND [argument]\n\n"
+          "Looks after gradwired, the daemon that averages gradients on this host.\n\n"
+          "Commands:\n",
+          stdout);
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        printf("  %-10s %-7s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
+    fputs("\nOptions:\n"
+          "  --socket PATH       the admin socket; else $GRADWIRE_ADMIN_SOCKET, or admin.sock beside\n"
+          "                      $GRADWIRE_SOCKET, else gradwire/admin.sock in $XDG_RUNTIME_DIR,\n"
+          "                      /tmp/gradwire-UID/admin.sock, /run/gradwire/admin.sock\n"
+          "  --json              print the daemon's JSON as it is\n"
+          "  --watch[=SECONDS]   stats: print again every 2 seconds, or as often as is said\n"
+          "  --prometheus        stats: print in the text format of Prometheus\n"
+          "  --list-commands     print the names of the commands\n"
+          "  --help              print this\n\n"
+          "Exit codes: 0 success, 1 failed, 2 wrong usage, 3 no daemon answers.\n",
+          stdout);
+}
+
+static void print_names(void) {
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        puts(commands[i].name);
+}
+
+static int complain(const char *what, const char *which) {
+    fprintf(stderr, "gwctl: %s%s: see `gwctl --help`\n", what, which);
+    return GWCTL_USAGE;
+}
+
+static const gwctl_command_t *find_command(const char *name) {
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    }
+    return NULL;
+}
+
+static bool parse_seconds(const char *text, double *seconds_out) {
+    char *end;
+    double seconds = strtod(text, &end);
+    if (end == text || *end != '\0' || !isfinite(seconds) || seconds < 0.1 || seconds > 86400)
+        return false;
+    *seconds_out = seconds;
+    return true;
+}
+
+/* What is on the command line. */
+typedef struct gwctl_line {
+    gwctl_options_t options;
+    const char *words[8];
+    size_t n_words;
+    bool help, names;
+} gwctl_line_t;
+
+/* Takes the option at argv[*place] and moves *place to its last word. */
+static int parse_option(int argc, char **argv, int *place, gwctl_line_t *line) {
+    const char *option = argv[*place];
+    if (strcmp(option, "--help") == 0 || strcmp(option, "-h") == 0) {
+        line->help = true;
+    } else if (strcmp(option, "--list-commands") == 0) {
+        line->names = true;
+    } else if (strcmp(option, "--json") == 0) {
+        line->options.json = true;
+    } else if (strcmp(option, "--prometheus") == 0) {
+        line->options.prometheus = true;
+    } else if (strcmp(option, "--watch") == 0) {
+        line->options.watch_s = 2;
+    } else if (strncmp(option, "--watch=", 8) == 0) {
+        if (!parse_seconds(option + 8, &line->options.watch_s))
+            return complain("--watch wants 0.1 to 86400 seconds, not ", option + 8);
+    } else if (strncmp(option, "--socket=", 9) == 0) {
+        line->options.socket_path = option + 9;
+    } else if (strcmp(option, "--socket") == 0) {
+        if (*place + 1 >= argc)
+            return complain("--socket needs a path", "");
+        line->options.socket_path = argv[++*place];
+    } else {
+        return complain("unknown option ", option);
+    }
+    return GWCTL_OK;
+}
+
+static int parse_line(int argc, char **argv, gwctl_line_t *line) {
+    bool only_words = false;
+    for (int place = 1; place < argc; place++) {
+        if (!only_words && strcmp(argv[place], "--") == 0) {
+            only_words = true;
+        } else if (!only_words && argv[place][0] == '-') {
+            int code = parse_option(argc, argv, &place, line);
+            if (code != GWCTL_OK)
+                return code;
+        } else if (line->n_words < sizeof(line->words) / sizeof(line->words[0])) {
+            line->words[line->n_words++] = argv[place];
+        } else {
+            return complain("too many arguments", "");
+        }
+    }
+    return GWCTL_OK;
+}
+
+static int check_line(const gwctl_line_t *line, const gwctl_command_t *command) {
+    if (line->n_words - 1 < command->n_arguments) {
+        fprintf(stderr, "gwctl: %s needs %s: see `gwctl --help`\n", command->name, command->arguments);
+        return GWCTL_USAGE;
+    }
+    if (line->n_words - 1 > command->n_arguments)
+        return complain("too many arguments for ", command->name);
+    if (line->options.watch_s > 0 && !(command->takes & GWCTL_TAKES_WATCH))
+        return complain("--watch does not go with ", command->name);
+    if (line->options.prometheus && !(command->takes & GWCTL_TAKES_PROMETHEUS))
+        return complain("--prometheus does not go with ", command->name);
+    if (line->options.prometheus && (line->options.json || line->options.watch_s > 0))
+        return complain("--prometheus goes with no other format", "");
+    return GWCTL_OK;
+}
+
+int main(int argc, char **argv) {
+    gwctl_line_t line = {0};
+    int code = parse_line(argc, argv, &line);
+    if (code != GWCTL_OK)
+        return code;
+    if (line.help) {
+        print_help();
+        return gwctl_finish(GWCTL_OK);
+    }
+    if (line.names) {
+        print_names();
+        return gwctl_finish(GWCTL_OK);
+    }
+    if (line.n_words == 0)
+        return complain("a command is missing", "");
+    const gwctl_command_t *command = find_command(line.words[0]);
+    if (command == NULL)
+        return complain("unknown command ", line.words[0]);
+    code = check_line(&line, command);
+    if (code != GWCTL_OK)
+        return code;
+    return gwctl_finish(command->run(&line.options, line.words + 1, line.n_words - 1));
+}

@@ -1,0 +1,305 @@
+/* gradwire.h - average gradients through the gradwire daemon of this host
+ *
+ * A trainer connects to the daemon, joins a group, gives the daemon memory, and submits buckets of it.
+ * The daemon combines each bucket with the same bucket of every other rank and signals completion.
+ *
+ * The rules that hold everywhere:
+ *
+ *  1. Words are those of MPI and NCCL: rank, group (communicator), reduce operation, all-reduce.
+ *  2. Every function that can fail returns a gw_status_t. GW_OK is 0. gw_last_error() has the full
+ *     sentence of the calling thread's last failure: what, which object, and what to do.
+ *  3. Out-parameters come last, end in _out, and are written on success only.
+ *  4. Sizes are 64-bit, and the unit stands in the name: _bytes, _ns; `count` is a number of elements.
+ *  5. What gw_X_init, gw_X_alloc, gw_X_register, gw_X_create or gw_connect gives, the caller owns and
+ *     ends with the function named in its comment. Ending NULL is allowed and does nothing.
+ *  6. Every function may be called from any thread. Ending an object that another thread still uses
+ *     is an error of the caller.
+ *  7. Submitting and waiting are two calls. Memory of a bucket belongs to the daemon from gw_submit
+ *     until gw_wait or gw_test says it is finished; in between it must be neither read nor written.
+ *  8. All ranks submit the same operations of a group in the same order. The order of submission
+ *     fixes which operations belong together; a difference is reported on every rank, by name.
+ *  9. When a group fails, the contents of unfinished buckets are undefined, its status stays what it
+ *     is, and gw_group_check tells before an optimiser step is trusted.
+ * 10. After fork() the child must not use what the parent made: every call says GW_ERR_FORKED.
+ *
+ * Each comment uses the same words: Ownership, Thread, Blocking, Errors. Where one is missing, the
+ * rules above are all there is to say.
+ */
+#ifndef GRADWIRE_H
+#define GRADWIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GW_VERSION_MAJOR 0
+#define GW_VERSION_MINOR 1
+#define GW_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define GW_API __attribute__((visibility("default")))
+#else
+#define GW_API
+#endif
+
+/* Statuses, grouped by the largest thing that is lost for good. proto/status.def is the one list. */
+typedef enum gw_status {
+#define GW_STATUS(name, code, lost, text, remedy) GW_##name = code,
+#include <gradwire/status.def>
+#undef GW_STATUS
+} gw_status_t;
+
+/* Element types. Sums of 16-bit types are accumulated in fp32, of 8- and 32-bit integers exactly. */
+typedef enum gw_type {
+    GW_F32 = 1,
+    GW_F64 = 2,
+    GW_F16 = 3,  /* IEEE 754 binary16 */
+    GW_BF16 = 4, /* the upper half of binary32 */
+    GW_I8 = 5,
+    GW_U8 = 6,
+    GW_I32 = 7,
+    GW_I64 = 8,
+} gw_type_t;
+
+/* Reduce operations. GW_AVG divides the sum in rank order by the number of ranks, once, and rounds
+ * once; integers round half to even. Integer sums and products wrap around as C's unsigned types do.
+ * NaN is carried to all ranks by every operation, GW_MIN and GW_MAX included. */
+typedef enum gw_redop {
+    GW_SUM = 1,
+    GW_AVG = 2,
+    GW_MIN = 3,
+    GW_MAX = 4,
+    GW_PROD = 5,
+} gw_redop_t;
+
+/* Collective operations, as in MPI. */
+typedef enum gw_collective {
+    GW_ALL_REDUCE = 1,
+    GW_REDUCE_SCATTER = 2,
+    GW_ALL_GATHER = 3,
+    GW_BROADCAST = 4,
+    GW_REDUCE = 5,
+    GW_BARRIER = 6,
+} gw_collective_t;
+
+typedef struct gw_context gw_context_t; /* a connection to the daemon */
+typedef struct gw_group gw_group_t;     /* a rank's membership of a group */
+typedef struct gw_buffer gw_buffer_t;   /* memory that the daemon can reach */
+typedef struct gw_bucket gw_bucket_t;   /* a declared operation, submitted again and again */
+typedef struct { unsigned char bytes[128]; } gw_unique_id_t;
+
+/* Where the input becomes ready and the result is needed. A CUDA stream where a device is used;
+ * NULL on the host: the input is ready when gw_submit is called. */
+typedef void *gw_queue_t;
+
+/* One submitted operation: its sequence number in the group, counted from 1. */
+typedef uint64_t gw_op_t;
+
+#define GW_NO_TIMEOUT INT64_C(-1)
+#define GW_NAME_BYTES 128 /* longest name of a group or bucket, with its final 0 */
+
+/* ---- statuses ---------------------------------------------------------------------------------- */
+
+/* The name of a status ("GW_ERR_RANK_DIED"). Static memory. An unknown code gives "GW_ERR_UNKNOWN". */
+GW_API const char *gw_status_name(gw_status_t status);
+
+/* What the status means and what to do, as one sentence. Static memory, never NULL. */
+GW_API const char *gw_status_string(gw_status_t status);
+
+/* The full message of the last call of this thread that failed, with the names of ranks, buckets and
+ * limits concerned; "" when none failed. Ownership: the library's, valid until the thread's next call. */
+GW_API const char *gw_last_error(void);
+
+/* "MAJOR.MINOR.PATCH" of the library in use. Static memory. */
+GW_API const char *gw_version(void);
+
+/* Bytes of one element; 0 for an unknown type. */
+GW_API size_t gw_type_bytes(gw_type_t type);
+
+/* ---- connection --------------------------------------------------------------------------------- */
+
+/* Options of gw_connect. Start from GW_OPTIONS_INIT: fields are only ever appended. */
+typedef struct gw_options {
+    size_t struct_bytes;     /* sizeof(gw_options_t) of the caller: GW_OPTIONS_INIT sets it */
+    const char *socket_path; /* NULL: the search order below */
+    const char *client_name; /* shown by gwctl; NULL: the name of the program */
+} gw_options_t;
+#define GW_OPTIONS_INIT {sizeof(gw_options_t), NULL, NULL}
+
+/* Connects to the daemon. Without socket_path it tries, in this order: $GRADWIRE_SOCKET (alone, if
+ * set), $XDG_RUNTIME_DIR/gradwire/client.sock, /tmp/gradwire-<uid>/client.sock (only if the folder is
+ * this user's), /run/gradwire/client.sock. `options` may be NULL.
+ * Ownership: end it with gw_disconnect.  Blocking: a round trip to the daemon.
+ * Errors: GW_ERR_NO_DAEMON (the message lists the paths tried), GW_ERR_VERSION, GW_ERR_FD_LIMIT,
+ * GW_ERR_QUOTA, GW_ERR_DRAINING, GW_ERR_NO_MEMORY. */
+GW_API gw_status_t gw_connect(const gw_options_t *options, gw_context_t **context_out);
+
+/* Closes the connection. Groups and buffers that still exist are ended as by gw_group_free and
+ * gw_buffer_release; their handles must not be used any more. In a forked child it only frees the
+ * child's copies. */
+GW_API void gw_disconnect(gw_context_t *context);
+
+/* ---- groups -------------------------------------------------------------------------------------- */
+
+/* Makes the id of a new group. One rank calls it and passes the 128 bytes to the others by any means
+ * (a file, MPI, a torch store). It is a secret: whoever has it may join.
+ * Blocking: a round trip.  Errors: GW_ERR_QUOTA, GW_ERR_DRAINING, GW_ERR_DAEMON_GONE. */
+GW_API gw_status_t gw_get_unique_id(gw_context_t *context, gw_unique_id_t *id_out);
+
+/* Joins the group `id` as `rank` of `nranks`. Several groups a process are allowed, and several ranks.
+ * Ownership: end it with gw_group_free.
+ * Blocking: until all ranks have joined, or deadline.bootstrap_s of the daemon has passed.
+ * Errors: GW_ERR_INVALID_ARGUMENT (rank outside 0..nranks-1, rank taken, nranks differs),
+ * GW_ERR_PERMISSION (not an id of this daemon), GW_ERR_BOOTSTRAP (names the missing ranks),
+ * GW_ERR_RANK_DIED, GW_ERR_QUOTA, GW_ERR_DAEMON_GONE. */
+GW_API gw_status_t gw_group_init(gw_context_t *context, const gw_unique_id_t *id, int nranks, int rank,
+                                 gw_group_t **group_out);
+
+/* Splits a group as MPI_Comm_split: ranks of one color form a new group, ordered by key, then by rank.
+ * A negative color joins none, and *group_out becomes NULL. All ranks of `group` must call it.
+ * Ownership: end the result with gw_group_free; it does not depend on `group` any more.
+ * Blocking: until all ranks have called it, or the deadline. Errors: as gw_group_init. */
+GW_API gw_status_t gw_group_split(gw_group_t *group, int color, int key, gw_group_t **group_out);
+
+/* What gw_group_check knows. */
+typedef struct gw_report {
+    gw_status_t status;      /* of the group: GW_OK or why it failed; it never changes back */
+    uint64_t last_completed; /* all operations up to this sequence number are complete and good;
+                                every surviving rank of a failed group sees the same number */
+    uint64_t failed_ops;     /* operations that failed alone (GW_ERR_MISMATCH) since the group began */
+    uint32_t epoch;          /* counts the lives of the group; data of an old one is dropped */
+    char message[512];       /* why, with rank, host, pid and bucket; "" while all is well */
+} gw_report_t;
+
+/* Tells whether every operation so far can be trusted: call it before an optimiser step. Returns the
+ * group's status, or GW_ERR_MISMATCH if one operation failed since. `report_out` may be NULL, and is
+ * written in every case. Blocking: never. No system call but one poll. */
+GW_API gw_status_t gw_group_check(gw_group_t *group, gw_report_t *report_out);
+
+/* Fails the group on every rank with GW_ERR_ABORTED and `reason` (may be NULL). Waiting calls of all
+ * ranks return. The handle is still to be freed. Blocking: a round trip. */
+GW_API gw_status_t gw_group_abort(gw_group_t *group, const char *reason);
+
+/* Leaves the group and frees the handle and its buckets. Ranks that go on submitting get
+ * GW_ERR_RANK_LEFT; an operation of this rank that is unfinished fails the group.
+ * Blocking: a round trip, so that the daemon has let go of the buckets when it returns. */
+GW_API void gw_group_free(gw_group_t *group);
+
+GW_API int gw_group_rank(const gw_group_t *group);
+GW_API int gw_group_size(const gw_group_t *group);
+
+/* A file descriptor that becomes readable when an operation submitted after this call finishes or the
+ * group fails: for poll and event loops. When it is readable, call gw_test, which empties it.
+ * Ownership: the group's; do not read, write or close it. */
+GW_API gw_status_t gw_group_fd(gw_group_t *group, int *fd_out);
+
+/* ---- memory --------------------------------------------------------------------------------------- */
+
+/* Allocates zeroed memory that trainer and daemon share (a sealed memfd): nothing is ever copied.
+ * `bytes` at least 1. The memory counts against this process's limits, and against the user's quota.
+ * Ownership: end it with gw_buffer_release.  Blocking: a round trip.
+ * Errors: GW_ERR_NO_MEMORY, GW_ERR_QUOTA, GW_ERR_FD_LIMIT, GW_ERR_DAEMON_GONE. */
+GW_API gw_status_t gw_buffer_alloc(gw_context_t *context, uint64_t bytes, gw_buffer_t **buffer_out);
+
+/* Registers host memory that the caller already has, at any address and alignment. The daemon cannot
+ * map it, so every operation on it is copied through a shared arena of the same size: into it by
+ * gw_submit, out of it by gw_wait or the gw_test that finds it finished, in the calling thread.
+ * Where speed counts, use gw_buffer_alloc.
+ * Ownership: the memory stays the caller's and must outlive the registration. Errors: as gw_buffer_alloc. */
+GW_API gw_status_t gw_buffer_register(gw_context_t *context, void *data, uint64_t bytes, gw_buffer_t **buffer_out);
+
+/* Ends a buffer. When it returns the daemon has unmapped it. Buckets that use it must have no
+ * unfinished operation; they cannot be submitted again. Registered memory itself is left alone.
+ * Blocking: a round trip.  Errors: GW_ERR_BUSY (nothing is released). */
+GW_API gw_status_t gw_buffer_release(gw_buffer_t *buffer);
+
+/* The memory of a buffer, page-aligned for gw_buffer_alloc, the caller's pointer for gw_buffer_register. */
+GW_API void *gw_buffer_data(const gw_buffer_t *buffer);
+GW_API uint64_t gw_buffer_bytes(const gw_buffer_t *buffer);
+
+/* ---- buckets -------------------------------------------------------------------------------------- */
+
+/* One matrix inside a bucket, in elements. Codecs that need shapes read them; a vector has one column. */
+typedef struct gw_matrix {
+    uint64_t offset; /* of its first element from the start of the bucket */
+    uint64_t rows;
+    uint64_t columns;
+    uint64_t stride; /* elements between the starts of two rows, at least `columns` */
+} gw_matrix_t;
+
+/* A bucket: an operation on fixed memory, declared once and submitted every step.
+ *
+ * `count`, and which memory is read and written, for n ranks:
+ *   all_reduce      send count            recv count
+ *   reduce_scatter  send n * count        recv count            in place: recv == send + rank * count
+ *   all_gather      send count            recv n * count        in place: send == recv + rank * count
+ *   broadcast       send count (root)     recv count            in place: send == recv
+ *   reduce          send count            recv count (root)     in place: send == recv
+ *   barrier         no memory, count 0
+ * Elsewhere in place means send == recv. Spans that overlap in any other way are refused. Memory that
+ * a rank does not use (send off the root of a broadcast, recv off the root of a reduce) may be NULL. */
+typedef struct gw_bucket_desc {
+    size_t struct_bytes; /* sizeof(gw_bucket_desc_t): GW_BUCKET_DESC_INIT sets it */
+    const char *name;    /* shown in errors, statistics and gwctl; must agree on all ranks; NULL: "" */
+    gw_collective_t collective;
+    gw_type_t type;
+    gw_redop_t redop;    /* ignored where nothing is reduced */
+    int root;            /* broadcast and reduce only */
+    uint64_t count;      /* elements; 0 is allowed and completes */
+    const void *send;    /* inside a buffer of the group's context, aligned to the type */
+    void *recv;          /* likewise */
+    int priority;        /* -128..127: among complete buckets the highest is reduced first; 0 is normal */
+    const gw_matrix_t *matrices; /* layout, copied; may be NULL */
+    size_t n_matrices;
+} gw_bucket_desc_t;
+#define GW_BUCKET_DESC_INIT {sizeof(gw_bucket_desc_t), NULL, GW_ALL_REDUCE, GW_F32, GW_SUM, 0, 0, NULL, NULL, 0, NULL, 0}
+
+/* Declares a bucket with the daemon.
+ * Ownership: end it with gw_bucket_free; gw_group_free ends what is left.  Blocking: a round trip.
+ * Errors: GW_ERR_INVALID_ARGUMENT, GW_ERR_NOT_FOUND (memory in no buffer), GW_ERR_SPAN, GW_ERR_QUOTA. */
+GW_API gw_status_t gw_bucket_create(gw_group_t *group, const gw_bucket_desc_t *desc, gw_bucket_t **bucket_out);
+
+/* Ends a bucket; it must have no unfinished operation. Blocking: a round trip. Errors: GW_ERR_BUSY. */
+GW_API gw_status_t gw_bucket_free(gw_bucket_t *bucket);
+
+/* Submits a bucket: its input is ready. Returns at once with the operation to wait for. The group holds
+ * a fixed number of operations in flight (credits, at least 64); when all are in use the call waits for
+ * the oldest one. A bucket that is still in flight must be waited for before it is submitted again.
+ * Errors: the group's status if it has failed, GW_ERR_BUSY, GW_ERR_DAEMON_GONE,
+ * GW_ERR_UNSUPPORTED (a queue other than NULL without a device). */
+GW_API gw_status_t gw_submit(gw_bucket_t *bucket, gw_queue_t queue, gw_op_t *op_out);
+
+/* Waits until an operation has finished, for at most timeout_ns (GW_NO_TIMEOUT: for ever; it still ends
+ * when a rank dies, the deadline passes or the daemon goes away). Waiting again for a finished operation
+ * gives the same answer until `credits` later operations have been submitted.
+ * Returns the operation's status, or GW_ERR_TIMEOUT. */
+GW_API gw_status_t gw_wait(gw_group_t *group, gw_op_t op, int64_t timeout_ns);
+
+/* The same without waiting: GW_IN_PROGRESS while it is not finished. */
+GW_API gw_status_t gw_test(gw_group_t *group, gw_op_t op);
+
+/* ---- collectives in one call ----------------------------------------------------------------------- */
+
+/* Submit and wait in one call, as MPI's. Buckets are declared on first use and kept (a few hundred of
+ * them, the least recently used goes first). Memory must lie in a buffer of the group's context.
+ * Blocking: until finished.  Errors: those of gw_bucket_create, gw_submit and gw_wait. */
+GW_API gw_status_t gw_all_reduce(const void *send, void *recv, uint64_t count, gw_type_t type, gw_redop_t redop,
+                                 gw_group_t *group, gw_queue_t queue);
+GW_API gw_status_t gw_reduce_scatter(const void *send, void *recv, uint64_t recv_count, gw_type_t type,
+                                     gw_redop_t redop, gw_group_t *group, gw_queue_t queue);
+GW_API gw_status_t gw_all_gather(const void *send, void *recv, uint64_t send_count, gw_type_t type,
+                                 gw_group_t *group, gw_queue_t queue);
+GW_API gw_status_t gw_broadcast(const void *send, void *recv, uint64_t count, gw_type_t type, int root,
+                                gw_group_t *group, gw_queue_t queue);
+GW_API gw_status_t gw_reduce(const void *send, void *recv, uint64_t count, gw_type_t type, gw_redop_t redop, int root,
+                             gw_group_t *group, gw_queue_t queue);
+GW_API gw_status_t gw_barrier(gw_group_t *group, gw_queue_t queue);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,30 @@
+/* admin.h - what operators ask through gwctl
+ *
+ * A command is a word and arguments; the answer is one JSON document, sent in as many AdminReply messages
+ * as it takes. The shapes are in PROTOCOL.md.
+ */
+#ifndef GWD_ADMIN_H
+#define GWD_ADMIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cjson/cJSON.h>
+
+#include "session.h"
+
+/* Serves one command, with a reply or an error. */
+void gwd_admin_serve(gwd_session_t *session, uint32_t request, const char *command, char *const *arguments,
+                     size_t n_arguments);
+
+/* admin_show.c: the documents. NULL when memory is exhausted. */
+cJSON *gwd_admin_status(struct gwd_server *server);
+cJSON *gwd_admin_clients(struct gwd_server *server);
+cJSON *gwd_admin_groups(struct gwd_server *server);
+cJSON *gwd_admin_buffers(struct gwd_server *server);
+cJSON *gwd_admin_buckets(struct gwd_server *server);
+cJSON *gwd_admin_stats(struct gwd_server *server);
+cJSON *gwd_admin_config(struct gwd_server *server);
+cJSON *gwd_admin_trace(struct gwd_server *server);
+
+#endif

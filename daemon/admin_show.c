@@ -1,0 +1,345 @@
+/* admin_show.c - the documents of admin.h
+ *
+ * cJSON's Add functions return NULL when memory is exhausted and leave the document without that field;
+ * an operator sees less then, and the daemon goes on.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "admin.h"
+#include "clock.h"
+#include "escape.h"
+#include "kernels.h"
+#include "server.h"
+
+static void number(cJSON *object, const char *name, uint64_t value) {
+    cJSON_AddNumberToObject(object, name, (double)value);
+}
+
+/* Text from clients: made safe for the terminal it will reach. */
+static void foreign(cJSON *object, const char *name, const char *text) {
+    char safe[2 * GWD_TEXT_BYTES];
+
+    gw_escape(text, GWD_TEXT_BYTES, safe, sizeof(safe));
+    cJSON_AddStringToObject(object, name, safe);
+}
+
+static double seconds_since(uint64_t then_ns) { return (double)(gwd_now_ns() - then_ns) * 1e-9; }
+
+/* ---- status ------------------------------------------------------------------------------------- */
+
+static double cpu_seconds(void) {
+    struct rusage usage;
+
+    if (getrusage(RUSAGE_SELF, &usage) != 0)
+        return 0;
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+/* Without what it shares with others: its own memory is what an operator pays for the daemon. */
+static uint64_t resident_bytes(uint64_t *shared_out) {
+    FILE *file = fopen("/proc/self/statm", "re");
+    unsigned long long size = 0, resident = 0, shared = 0;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+    if (file) {
+        if (fscanf(file, "%llu %llu %llu", &size, &resident, &shared) != 3)
+            resident = shared = 0;
+        fclose(file);
+    }
+    *shared_out = shared * page;
+    return resident * page;
+}
+
+static void add_totals(cJSON *json, const gwd_server_t *server) {
+    uint64_t buffers = 0, bytes = 0, buckets = 0;
+
+    for (const gwd_user_t *user = server->quota.users; user; user = user->next) {
+        buffers += user->used[GWD_QUOTA_BUFFERS];
+        bytes += user->used[GWD_QUOTA_BUFFER_BYTES];
+        buckets += user->used[GWD_QUOTA_BUCKETS];
+    }
+    number(json, "clients", server->n_sessions);
+    number(json, "groups", server->n_groups);
+    number(json, "buffers", buffers);
+    number(json, "buffer_bytes", bytes);
+    number(json, "buckets", buckets);
+}
+
+cJSON *gwd_admin_status(struct gwd_server *server) {
+    cJSON *json = cJSON_CreateObject();
+    char node[2 * sizeof(server->node) + 1];
+    uint64_t shared, resident = resident_bytes(&shared);
+
+    for (size_t i = 0; i < sizeof(server->node); i++)
+        snprintf(node + 2 * i, 3, "%02x", server->node[i]);
+    cJSON_AddStringToObject(json, "version", server->version);
+    cJSON_AddStringToObject(json, "node", node);
+    cJSON_AddStringToObject(json, "host", server->host);
+    number(json, "pid", (uint64_t)getpid());
+    cJSON_AddNumberToObject(json, "uptime_s", seconds_since(server->started_ns));
+    cJSON_AddStringToObject(json, "engine", gwd_engine_name(GWD_ENGINE_HOST));
+    cJSON_AddStringToObject(json, "isa", gw_kernel_isa());
+    cJSON_AddStringToObject(json, "state", server->draining ? "draining" : "serving");
+    add_totals(json, server);
+    number(json, "lanes", server->n_lanes);
+    number(json, "reduce_threads", gwd_reduce_threads(server->reduce));
+    cJSON_AddNumberToObject(json, "cpu_s", cpu_seconds());
+    number(json, "resident_bytes", resident);
+    number(json, "shared_bytes", shared);
+    cJSON_AddStringToObject(json, "socket", server->clients.path);
+    cJSON_AddStringToObject(json, "admin_socket", server->admins.path);
+    cJSON_AddStringToObject(json, "config_file", server->config.file);
+    return json;
+}
+
+/* ---- clients ------------------------------------------------------------------------------------ */
+
+static void add_bytes(void *item, void *context) {
+    uint64_t *bytes = context;
+
+    *bytes += ((gwd_buffer_t *)item)->bytes;
+}
+
+cJSON *gwd_admin_clients(struct gwd_server *server) {
+    cJSON *list = cJSON_CreateArray();
+
+    for (gwd_session_t *session = server->sessions; session; session = session->next) {
+        cJSON *json = cJSON_CreateObject();
+        uint64_t bytes = 0;
+
+        gwd_table_each(&session->buffers, add_bytes, &bytes);
+        number(json, "id", session->id);
+        number(json, "uid", session->uid);
+        cJSON_AddNumberToObject(json, "pid", session->pid);
+        foreign(json, "name", session->name);
+        cJSON_AddStringToObject(json, "role", session->role == GWD_ROLE_ADMIN ? "admin" : "client");
+        cJSON_AddNumberToObject(json, "connected_s", seconds_since(session->connected_ns));
+        number(json, "groups", session->n_members);
+        number(json, "buffers", session->n_buffers);
+        number(json, "buffer_bytes", bytes);
+        cJSON_AddItemToArray(list, json);
+    }
+    return list;
+}
+
+/* ---- groups ------------------------------------------------------------------------------------- */
+
+static cJSON *plan_json(const gwd_plan_t *plan) {
+    cJSON *list = cJSON_CreateArray();
+
+    for (size_t i = 0; i < GWD_PLAN_ROWS; i++) {
+        const gwd_plan_row_t *row = &plan->rows[i];
+        cJSON *json = cJSON_CreateObject();
+
+        number(json, "max_bytes", row->max_bytes);
+        cJSON_AddStringToObject(json, "engine", gwd_engine_name(row->engine));
+        cJSON_AddStringToObject(json, "mover", gwd_mover_name(row->mover));
+        cJSON_AddStringToObject(json, "codec", gwd_codec_name(row->codec));
+        number(json, "chunk_bytes", row->chunk_bytes);
+        cJSON_AddItemToArray(list, json);
+    }
+    return list;
+}
+
+static cJSON *ranks_json(const gwd_group_t *group) {
+    cJSON *list = cJSON_CreateArray();
+
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        const gwd_member_t *member = group->members[r];
+        cJSON *json = cJSON_CreateObject();
+
+        number(json, "rank", r);
+        cJSON_AddBoolToObject(json, "present", member != NULL);
+        if (member) {
+            number(json, "client", member->session->id);
+            cJSON_AddNumberToObject(json, "pid", member->session->pid);
+            number(json, "uid", member->session->uid);
+            cJSON_AddStringToObject(json, "host", group->server->host);
+        }
+        if (group->counters) {
+            gwd_rank_counters_t *c = &group->counters->ranks[r];
+
+            number(json, "submitted", atomic_load_explicit(&c->submitted, memory_order_relaxed));
+            number(json, "last_count", atomic_load_explicit(&c->last_count, memory_order_relaxed));
+            number(json, "last_ns", atomic_load_explicit(&c->last_ns, memory_order_relaxed));
+        }
+        cJSON_AddItemToArray(list, json);
+    }
+    return list;
+}
+
+static cJSON *group_json(const gwd_group_t *group) {
+    static const char *const states[] = {[GWD_GROUP_ID] = "id", [GWD_GROUP_FORMING] = "forming"};
+    cJSON *json = cJSON_CreateObject();
+    char hash[17];
+
+    number(json, "id", group->id);
+    number(json, "nranks", group->nranks);
+    number(json, "uid", group->user->uid);
+    number(json, "epoch", group->epoch);
+    if (group->state != GWD_GROUP_ACTIVE) {
+        cJSON_AddStringToObject(json, "state", states[group->state]);
+        cJSON_AddItemToObject(json, "ranks", ranks_json(group));
+        return json;
+    }
+    snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)group->plan.hash);
+    cJSON_AddStringToObject(json, "engine", gwd_engine_name(GWD_ENGINE_HOST));
+    cJSON_AddStringToObject(json, "why", "all ranks are on this node, in host memory");
+    cJSON_AddItemToObject(json, "plan", plan_json(&group->plan));
+    cJSON_AddStringToObject(json, "plan_hash", hash);
+    number(json, "lane", group->lane);
+    cJSON_AddStringToObject(json, "state", group->status == GW_OK ? "ok" : "failed");
+    cJSON_AddStringToObject(json, "status", gw_status_name(group->status));
+    foreign(json, "message", group->message);
+    number(json, "last_completed", atomic_load_explicit(&group->counters->last_completed, memory_order_relaxed));
+    number(json, "in_flight", atomic_load_explicit(&group->counters->in_flight, memory_order_relaxed));
+    cJSON_AddItemToObject(json, "ranks", ranks_json(group));
+    return json;
+}
+
+cJSON *gwd_admin_groups(struct gwd_server *server) {
+    cJSON *list = cJSON_CreateArray();
+
+    for (const gwd_group_t *group = server->groups; group; group = group->next)
+        cJSON_AddItemToArray(list, group_json(group));
+    return list;
+}
+
+/* ---- buffers and buckets ------------------------------------------------------------------------ */
+
+static void add_buffer(void *item, void *context) {
+    const gwd_buffer_t *buffer = item;
+    cJSON *json = cJSON_CreateObject();
+
+    number(json, "id", buffer->handle);
+    number(json, "client", buffer->session->id);
+    number(json, "uid", buffer->session->uid);
+    number(json, "bytes", buffer->bytes);
+    cJSON_AddStringToObject(json, "kind", "memfd");
+    cJSON_AddStringToObject(json, "path", buffer->copied ? "copied by the client" : "shared");
+    cJSON_AddBoolToObject(json, "copied", buffer->copied);
+    cJSON_AddItemToArray(context, json);
+}
+
+cJSON *gwd_admin_buffers(struct gwd_server *server) {
+    cJSON *list = cJSON_CreateArray();
+
+    for (gwd_session_t *session = server->sessions; session; session = session->next)
+        gwd_table_each(&session->buffers, add_buffer, list);
+    return list;
+}
+
+typedef struct bucket_context {
+    cJSON *list;
+    const gwd_member_t *member;
+} bucket_context_t;
+
+static void add_bucket(void *item, void *context) {
+    gwd_bucket_t *bucket = item;
+    const bucket_context_t *c = context;
+    cJSON *json = cJSON_CreateObject();
+
+    number(json, "group", c->member->group->id);
+    number(json, "rank", c->member->rank);
+    number(json, "bucket", bucket->id);
+    foreign(json, "name", bucket->desc.name);
+    cJSON_AddStringToObject(json, "collective", gwd_collective_name(bucket->desc.collective));
+    cJSON_AddStringToObject(json, "type", gwd_type_name(bucket->desc.type));
+    cJSON_AddStringToObject(json, "redop", gwd_bucket_reduces(bucket) ? gwd_redop_name(bucket->desc.redop) : "none");
+    number(json, "count", bucket->desc.count);
+    cJSON_AddNumberToObject(json, "priority", bucket->desc.priority);
+    number(json, "matrices", bucket->desc.n_matrices);
+    number(json, "rounds", atomic_load_explicit(&bucket->rounds, memory_order_relaxed));
+    cJSON_AddNumberToObject(json, "last_us",
+                            (double)atomic_load_explicit(&bucket->last_ns, memory_order_relaxed) * 1e-3);
+    cJSON_AddItemToArray(c->list, json);
+}
+
+cJSON *gwd_admin_buckets(struct gwd_server *server) {
+    cJSON *list = cJSON_CreateArray();
+
+    for (const gwd_group_t *group = server->groups; group; group = group->next)
+        for (uint32_t r = 0; r < group->nranks; r++)
+            if (group->members[r])
+                gwd_table_each(&group->members[r]->buckets, add_bucket,
+                               &(bucket_context_t){list, group->members[r]});
+    return list;
+}
+
+/* ---- statistics --------------------------------------------------------------------------------- */
+
+static cJSON *lateness_json(const gwd_server_t *server) {
+    cJSON *list = cJSON_CreateArray();
+
+    for (const gwd_group_t *group = server->groups; group; group = group->next)
+        for (uint32_t r = 0; group->counters && r < group->nranks; r++) {
+            gwd_rank_counters_t *c = &group->counters->ranks[r];
+            cJSON *json = cJSON_CreateObject();
+
+            number(json, "id", group->id);
+            number(json, "rank", r);
+            number(json, "last_count", atomic_load_explicit(&c->last_count, memory_order_relaxed));
+            number(json, "last_ns", atomic_load_explicit(&c->last_ns, memory_order_relaxed));
+            cJSON_AddItemToArray(list, json);
+        }
+    return list;
+}
+
+cJSON *gwd_admin_stats(struct gwd_server *server) {
+    cJSON *json = cJSON_CreateObject();
+    gwd_stats_t *sum = calloc(1, sizeof(*sum));
+
+    if (!sum) {
+        cJSON_Delete(json);
+        return NULL;
+    }
+    gwd_stats_sum(sum, &server->stats);
+    for (uint32_t i = 0; i < server->n_lanes; i++)
+        gwd_stats_sum(sum, gwd_lane_stats(server->lanes[i]));
+    cJSON_AddItemToObject(json, "stats", gwd_stats_json(sum));
+    cJSON_AddItemToObject(json, "groups", lateness_json(server));
+    free(sum);
+    return json;
+}
+
+cJSON *gwd_admin_config(struct gwd_server *server) { return gwd_config_json(&server->config); }
+
+/* ---- trace -------------------------------------------------------------------------------------- */
+
+/* Chrome's trace-event format: an instant on the track of a rank, or of the group as a whole. */
+static cJSON *trace_json(const gwd_trace_event_t *event) {
+    cJSON *json = cJSON_CreateObject(), *args = cJSON_CreateObject();
+
+    cJSON_AddStringToObject(json, "name", gwd_trace_kind_name(event->kind));
+    cJSON_AddStringToObject(json, "ph", "i");
+    cJSON_AddStringToObject(json, "s", "t");
+    cJSON_AddNumberToObject(json, "ts", (double)event->time_ns * 1e-3);
+    number(json, "pid", event->group);
+    number(json, "tid", event->kind == GWD_TRACE_SUBMIT ? event->rank + 1 : 0);
+    number(args, "sequence", event->sequence);
+    number(args, "bytes", event->bytes);
+    cJSON_AddItemToObject(json, "args", args);
+    return json;
+}
+
+cJSON *gwd_admin_trace(struct gwd_server *server) {
+    cJSON *json = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(json, "traceEvents");
+
+    for (uint32_t i = 0; i < server->n_lanes; i++) {
+        const gwd_trace_t *trace = gwd_lane_trace(server->lanes[i]);
+        uint64_t at, end;
+
+        gwd_trace_range(trace, &at, &end);
+        for (; at < end; at++) {
+            gwd_trace_event_t event;
+
+            if (gwd_trace_read(trace, at, &event))
+                cJSON_AddItemToArray(list, trace_json(&event));
+        }
+    }
+    return json;
+}

@@ -1,0 +1,15 @@
+/* clock.h - the one clock: CLOCK_MONOTONIC, in ns */
+#ifndef GWD_CLOCK_H
+#define GWD_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline uint64_t gwd_now_ns(void) {
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+#endif

@@ -1,0 +1,118 @@
+/* group.h - groups and the ranks in them, as the loop sees them
+ *
+ * A group begins with a unique id, forms while ranks join, is handed to a lane when all are there, and ends
+ * when the last rank has left. A member is one rank's part in it and belongs to one session.
+ *
+ *   ID -> FORMING -> ACTIVE -> gone        (FAILED is a status of an active group, not a state)
+ */
+#ifndef GWD_GROUP_H
+#define GWD_GROUP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "bucket.h"
+#include "lane.h"
+#include "session.h"
+
+typedef enum gwd_group_state { GWD_GROUP_ID, GWD_GROUP_FORMING, GWD_GROUP_ACTIVE } gwd_group_state_t;
+
+struct gwd_member;
+
+typedef struct gwd_group {
+    struct gwd_group *next;
+    struct gwd_server *server;
+    uint32_t id; /* in this daemon; never used twice */
+    gwd_group_state_t state;
+    gwd_user_t *user; /* who made it, and is charged for it */
+    gw_unique_id_t unique_id;
+    uint32_t nranks, n_members, epoch, credits, lane;
+    struct gwd_member **members; /* nranks, NULL where nobody is */
+    gwd_plan_t plan;
+    gwd_group_counters_t *counters; /* once active */
+    gw_status_t status;             /* once active */
+    char message[GWD_TEXT_BYTES];
+    uv_timer_t timer; /* bootstrap, and splits */
+    bool giving_up;   /* its members are being told and freed */
+    uint32_t n_split; /* ranks that wait for a split */
+    struct {
+        uint64_t sequence; /* of an operation that waits since the late limit; 0: none */
+        uint64_t waited_ns;
+        gwd_waiter_t *waiters; /* nranks */
+    } waiting;
+} gwd_group_t;
+
+typedef struct gwd_member {
+    gwd_session_t *session;
+    gwd_group_t *group;
+    uint32_t rank;
+    uint32_t handle;       /* within the session */
+    uint32_t request;      /* GroupJoin or GroupSplit to be answered, then GroupLeave; 0: none */
+    gw_slots_header_t *slots;
+    gwd_table_t buckets; /* gwd_bucket_t */
+    bool leaving;
+    uint32_t split_request; /* 0: none */
+    int32_t color, key;
+} gwd_member_t;
+
+/* Why a member leaves: the status and words that the others hear. */
+typedef struct gwd_leave_reason {
+    gw_status_t status;
+    const char *why; /* completes the sentence "rank 2 (host h, pid 1) ..." */
+} gwd_leave_reason_t;
+
+/* Functions with `text` return a status, and write why it is not GW_OK. Those with `request` answer it
+ * themselves, now or later, when they return GW_OK. */
+
+gw_status_t gwd_group_make_id(gwd_session_t *session, gw_unique_id_t *id_out, char *text, size_t text_bytes);
+gw_status_t gwd_group_join(gwd_session_t *session, uint32_t request, const gw_unique_id_t *id, uint32_t nranks,
+                           uint32_t rank, char *text, size_t text_bytes);
+gw_status_t gwd_group_split(gwd_member_t *member, uint32_t request, int32_t color, int32_t key, char *text,
+                            size_t text_bytes);
+
+/* Fails an active group on every rank. */
+void gwd_group_fail(gwd_group_t *group, gw_status_t status, const char *text);
+
+/* Ends a group that has no member any more. */
+void gwd_group_end(gwd_group_t *group);
+
+/* group_start.c: gives an all-joined group its slots, channels and lane, and answers its ranks. */
+void gwd_group_start(gwd_group_t *group);
+
+/* Gives up a group that is not active yet; its ranks hear the status. */
+void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text);
+
+/* Gives up a split that has not come together; the group itself goes on. */
+void gwd_group_give_up_split(gwd_group_t *group, gw_status_t status, const char *text);
+
+/* member.c */
+gw_status_t gwd_member_new(gwd_session_t *session, gwd_group_t *group, uint32_t rank, uint32_t request,
+                           gwd_member_t **member_out, char *text, size_t text_bytes);
+void gwd_member_free(gwd_member_t *member);
+
+/* The active member of that handle, or NULL. */
+gwd_member_t *gwd_member_find(const gwd_session_t *session, uint32_t handle);
+
+/* "rank 2 (host h, pid 4711)" */
+void gwd_member_identity(const gwd_member_t *member, char *text, size_t text_bytes);
+
+/* Takes the rank out of its group; answers `request` (0: nobody) when the daemon has let go of its memory. */
+void gwd_member_leave(gwd_member_t *member, uint32_t request, const gwd_leave_reason_t *reason);
+
+/* Hands a new bucket to the lane. On success the member owns it, and the buffers are referred to. */
+gw_status_t gwd_member_add_bucket(gwd_member_t *member, gwd_bucket_t *bucket, char *text, size_t text_bytes);
+
+/* Ends a bucket when its last operation has; then answers `request`. */
+void gwd_member_end_bucket(gwd_member_t *member, gwd_bucket_t *bucket, uint32_t request);
+
+/* Ends all buckets of the session that use the buffer, then the buffer; then answers `request`. */
+void gwd_member_end_buffer(gwd_session_t *session, gwd_buffer_t *buffer, uint32_t request);
+
+/* What a lane says: to be called for each of its events. */
+void gwd_group_event(struct gwd_server *server, const gwd_event_t *event);
+
+/* cycle.c: fails groups that wait for each other in opposite order, once that has stood for the limit. */
+void gwd_cycle_check(struct gwd_server *server);
+
+#endif

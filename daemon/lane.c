@@ -1,0 +1,277 @@
+/* lane.c - the thread and its messages. See lane.h and lane_group.h */
+#include "lane_group.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "frame.h"
+#include "log.h"
+
+enum {
+    EVENTS_AT_ONCE = 64,
+    SUBMITS_AT_ONCE = 32, /* from one channel, before others have their turn */
+};
+
+void gwd_lane_event(gwd_lane_t *lane, const gwd_event_t *event) {
+    if (!gwd_queue_push(lane->events, event))
+        gwd_log(GWD_LOG_ERROR, "lane", "out of memory: an event of group %u is lost", event->group);
+}
+
+void gwd_lane_watch_channel(const gwd_lane_t *lane, gwd_lane_rank_t *rank, bool readable) {
+    struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = rank}};
+    int operation = readable ? EPOLL_CTL_ADD : EPOLL_CTL_DEL;
+
+    /* Deleting what is not there is meant: a channel is taken out for several reasons. */
+    if (epoll_ctl(lane->epoll_fd, operation, rank->info.channel_fd, &event) != 0 && readable)
+        gwd_log(GWD_LOG_ERROR, "lane", "epoll_ctl for %s: %m", rank->info.identity);
+}
+
+static void take_group(gwd_lane_t *lane, gwd_group_seed_t *seed) {
+    gwd_lane_group_t *group;
+
+    if (gwd_lane_group_new(lane, seed, &group) != GW_OK) {
+        /* The ranks find their channels closed, which is how a lost daemon looks to them. */
+        gwd_log(GWD_LOG_ERROR, "lane", "out of memory: group %u cannot be driven", seed->id);
+        for (uint32_t r = 0; r < seed->nranks; r++)
+            close(seed->ranks[r].channel_fd);
+        free(seed);
+        return;
+    }
+    free(seed);
+    group->next = lane->groups;
+    lane->groups = group;
+    for (uint32_t r = 0; r < group->nranks; r++)
+        gwd_lane_watch_channel(lane, &group->ranks[r], true);
+}
+
+/* For a group that this lane could not take: there is nothing to wait for. */
+static void answer(gwd_lane_t *lane, gwd_event_kind_t kind, const gwd_command_t *command) {
+    gwd_event_t event = {.kind = kind, .group = command->group, .cookie = command->cookie};
+
+    gwd_lane_event(lane, &event);
+}
+
+static void take_command(gwd_lane_t *lane, const gwd_command_t *command) {
+    gwd_lane_group_t *group = gwd_lane_group_find(lane, command->group);
+
+    switch (command->kind) {
+    case GWD_COMMAND_GROUP:
+        take_group(lane, command->seed);
+        break;
+    case GWD_COMMAND_BUCKET:
+        if (group && gwd_lane_group_add_bucket(group, command->rank, command->bucket) != GW_OK)
+            gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "the daemon is out of memory");
+        break;
+    case GWD_COMMAND_BUCKET_DETACH:
+        if (group)
+            gwd_lane_group_detach_bucket(group, command->rank, command->bucket_id, command->cookie);
+        else
+            answer(lane, GWD_EVENT_DETACHED, command);
+        break;
+    case GWD_COMMAND_RANK_LEAVE:
+        if (group)
+            gwd_lane_group_leave(group, command);
+        else
+            answer(lane, GWD_EVENT_RELEASED, command);
+        break;
+    case GWD_COMMAND_FAIL:
+        if (group)
+            gwd_lane_group_fail(group, command->status, command->text);
+        break;
+    case GWD_COMMAND_STOP:
+        lane->stopping = true;
+        break;
+    }
+    free(command->text);
+}
+
+void gwd_lane_take_commands(gwd_lane_t *lane) {
+    gwd_command_t command;
+
+    while (gwd_queue_pop(&lane->commands, &command))
+        take_command(lane, &command);
+}
+
+/* Returns whether the channel is to be read again. */
+static bool read_submit(gwd_lane_t *lane, gwd_lane_rank_t *rank) {
+    gw_frame_t frame;
+    gwd_submit_t submit;
+    const char *why = "";
+    gw_frame_result_t result = gw_frame_recv(rank->info.channel_fd, lane->packet, &frame, &why);
+
+    switch (result) {
+    case GW_FRAME_OK:
+        break;
+    case GW_FRAME_AGAIN:
+        return false;
+    case GW_FRAME_CLOSED: /* the session's end, or the deadline, says what that means */
+    case GW_FRAME_SYSTEM:
+        gwd_lane_watch_channel(lane, rank, false);
+        return false;
+    case GW_FRAME_MALFORMED:
+    case GW_FRAME_NO_FDS:
+    case GW_FRAME_TOO_BIG:
+        gwd_lane_broke_protocol(rank, why);
+        return false;
+    }
+    if (frame.header.type != GW_MSG_SUBMIT || frame.header.n_fds != 0 ||
+        !gwd_submit_unpack(frame.body, frame.header.body_bytes, &submit)) {
+        gw_frame_close_fds(&frame);
+        gwd_lane_broke_protocol(rank, "a message on its channel is not a Submit");
+        return false;
+    }
+    gwd_lane_submit(rank, &submit);
+    return true;
+}
+
+static void read_channel(gwd_lane_t *lane, gwd_lane_rank_t *rank) {
+    const gwd_lane_group_t *group = rank->group;
+    int n = 0;
+
+    /* Each submit may fail the group or stall the rank. */
+    while (n++ < SUBMITS_AT_ONCE && group->status == GW_OK && !rank->left && !rank->stalled)
+        if (!read_submit(lane, rank))
+            break;
+    gwd_lane_unstall(rank->group);
+}
+
+static int wait_events(const gwd_lane_t *lane, struct epoll_event *events) {
+    uint64_t now_ns, wait_ns = UINT64_MAX;
+    struct timespec timeout;
+
+    if (lane->next_check_ns) {
+        now_ns = gwd_now_ns();
+        wait_ns = lane->next_check_ns > now_ns ? lane->next_check_ns - now_ns : 0;
+    }
+    if (lane->waiting) {
+        uint64_t poll_ns = atomic_load_explicit(&lane->limits->poll_ns, memory_order_relaxed);
+
+        wait_ns = poll_ns < wait_ns ? poll_ns : wait_ns;
+    }
+    timeout.tv_sec = (time_t)(wait_ns / 1000000000u);
+    timeout.tv_nsec = (long)(wait_ns % 1000000000u);
+    return epoll_pwait2(lane->epoll_fd, events, EVENTS_AT_ONCE, wait_ns == UINT64_MAX ? NULL : &timeout, NULL);
+}
+
+static void take_finished(gwd_lane_t *lane) {
+    gwd_job_t *job;
+
+    while (gwd_queue_pop(&lane->finished, &job))
+        gwd_lane_job_finished(job);
+}
+
+static void turn(gwd_lane_t *lane) {
+    struct epoll_event events[EVENTS_AT_ONCE];
+    int n = wait_events(lane, events);
+
+    gwd_stats_add(&lane->stats.lane_wakeups, 1);
+    if (n < 0 && errno != EINTR)
+        gwd_log(GWD_LOG_ERROR, "lane", "epoll_pwait2: %m");
+    for (int i = 0; i < n; i++)
+        if (events[i].data.ptr != &lane->commands && events[i].data.ptr != &lane->finished)
+            read_channel(lane, events[i].data.ptr);
+    for (int i = 0; i < n; i++) {
+        if (events[i].data.ptr == &lane->finished) {
+            gwd_queue_clear_wake(&lane->finished);
+            take_finished(lane);
+        } else if (events[i].data.ptr == &lane->commands) {
+            gwd_queue_clear_wake(&lane->commands);
+            gwd_lane_take_commands(lane);
+        }
+    }
+    if (lane->waiting)
+        gwd_lane_poll_waiting(lane);
+    if (lane->next_check_ns && gwd_now_ns() >= lane->next_check_ns)
+        gwd_lane_check_late(lane, gwd_now_ns());
+    gwd_lane_free_ended(lane);
+}
+
+static void *run(void *argument) {
+    gwd_lane_t *lane = argument;
+
+    while (!lane->stopping)
+        turn(lane);
+    return NULL;
+}
+
+static int watch_queue(const gwd_lane_t *lane, gwd_queue_t *queue) {
+    struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = queue}};
+
+    return epoll_ctl(lane->epoll_fd, EPOLL_CTL_ADD, queue->wake_fd, &event) == 0 ? 0 : errno;
+}
+
+int gwd_lane_new(uint32_t index, gwd_queue_t *events, gwd_reduce_t *reduce, const gwd_lane_limits_t *limits,
+                 uint64_t trace_events, gwd_lane_t **lane_out) {
+    gwd_lane_t *lane = calloc(1, sizeof(*lane));
+    int error = ENOMEM;
+
+    if (!lane)
+        return ENOMEM;
+    lane->index = index;
+    lane->events = events;
+    lane->reduce = reduce;
+    lane->limits = limits;
+    lane->packet = malloc(GW_PACKET_MAX);
+    if (!lane->packet)
+        goto err_lane;
+    lane->trace = gwd_trace_new(trace_events);
+    if (!lane->trace)
+        goto err_packet;
+    error = gwd_queue_init(&lane->commands, sizeof(gwd_command_t));
+    if (error)
+        goto err_trace;
+    error = gwd_queue_init(&lane->finished, sizeof(gwd_job_t *));
+    if (error)
+        goto err_commands;
+    lane->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    error = errno;
+    if (lane->epoll_fd < 0)
+        goto err_finished;
+    error = watch_queue(lane, &lane->commands);
+    if (!error)
+        error = watch_queue(lane, &lane->finished);
+    if (!error)
+        error = pthread_create(&lane->thread, NULL, run, lane);
+    if (error)
+        goto err_epoll;
+    pthread_setname_np(lane->thread, "gw-lane");
+    *lane_out = lane;
+    return 0;
+
+err_epoll:
+    close(lane->epoll_fd);
+err_finished:
+    gwd_queue_fini(&lane->finished);
+err_commands:
+    gwd_queue_fini(&lane->commands);
+err_trace:
+    gwd_trace_free(lane->trace);
+err_packet:
+    free(lane->packet);
+err_lane:
+    free(lane);
+    return error;
+}
+
+void gwd_lane_free(gwd_lane_t *lane) {
+    gwd_command_t stop = {.kind = GWD_COMMAND_STOP};
+
+    while (!gwd_lane_send(lane, &stop)) /* memory comes back, or the process is killed */
+        usleep(1000);
+    pthread_join(lane->thread, NULL);
+    close(lane->epoll_fd);
+    gwd_queue_fini(&lane->finished);
+    gwd_queue_fini(&lane->commands);
+    gwd_trace_free(lane->trace);
+    free(lane->packet);
+    free(lane);
+}
+
+bool gwd_lane_send(gwd_lane_t *lane, const gwd_command_t *command) { return gwd_queue_push(&lane->commands, command); }
+
+const gwd_stats_t *gwd_lane_stats(const gwd_lane_t *lane) { return &lane->stats; }
+
+const gwd_trace_t *gwd_lane_trace(const gwd_lane_t *lane) { return lane->trace; }

@@ -1,0 +1,124 @@
+/* lane.h - the thread that drives groups
+ *
+ * A group lives on one lane from its making to its end. The lane owns the group's channels and slots: it
+ * reads Submit messages from the ranks directly, matches them by sequence number, lets the exchange run
+ * (itself when small, on the reduce threads otherwise), and writes the completions. Lane and loop share
+ * nothing that changes but counters; they send each other the messages below, by value.
+ */
+#ifndef GWD_LANE_H
+#define GWD_LANE_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "bucket.h"
+#include "plan.h"
+#include "queue.h"
+#include "reduce.h"
+#include "slots.h"
+#include "stats.h"
+#include "trace.h"
+
+enum { GWD_TEXT_BYTES = GW_SLOTS_MESSAGE_BYTES, GWD_IDENTITY_BYTES = 160 };
+
+/* Who a rank is. Filled by the loop when the group is made, constant afterwards. */
+typedef struct gwd_rank_info {
+    uint64_t session; /* of the client, for the loop's use */
+    int channel_fd;   /* the daemon's end, non-blocking; the lane closes it */
+    gw_slots_header_t *slots;
+    char identity[GWD_IDENTITY_BYTES]; /* "rank 2 (host h, pid 4711)" */
+} gwd_rank_info_t;
+
+/* Counters of a rank, written by the lane and read by anybody. */
+typedef struct gwd_rank_counters {
+    _Atomic uint64_t submitted;  /* highest sequence number */
+    _Atomic uint64_t last_count; /* how often it was the last to submit */
+    _Atomic uint64_t last_ns;    /* how long the first waited for it then, in all */
+} gwd_rank_counters_t;
+
+typedef struct gwd_group_counters {
+    _Atomic uint64_t last_completed;
+    _Atomic uint64_t in_flight; /* operations begun by any rank and not ended */
+    gwd_rank_counters_t ranks[];
+} gwd_group_counters_t;
+
+/* What the loop knows of a group when it hands it to a lane. */
+typedef struct gwd_group_seed {
+    uint32_t id; /* of the group in this daemon */
+    uint32_t epoch;
+    uint32_t credits;
+    uint32_t nranks;
+    gwd_plan_t plan;
+    gwd_group_counters_t *counters; /* the loop's; it outlives the group's life on the lane */
+    gwd_rank_info_t ranks[];
+} gwd_group_seed_t;
+
+/* Loop to lane. */
+typedef enum gwd_command_kind {
+    GWD_COMMAND_GROUP,         /* take `seed` over (malloc) */
+    GWD_COMMAND_BUCKET,        /* rank may submit `bucket` from now on */
+    GWD_COMMAND_BUCKET_DETACH, /* answer DETACHED when the bucket has no operation any more */
+    GWD_COMMAND_RANK_LEAVE,    /* the rank is gone: `status` and `text` are what the others hear if they need it;
+                                  answer RELEASED when its memory is not used any more */
+    GWD_COMMAND_FAIL,          /* fail the group with `status` and `text` (malloc, taken over) */
+    GWD_COMMAND_STOP,          /* end the thread; no group is left */
+} gwd_command_kind_t;
+
+typedef struct gwd_command {
+    gwd_command_kind_t kind;
+    uint32_t group, rank, bucket_id;
+    uint64_t cookie;
+    gw_status_t status;
+    gwd_group_seed_t *seed;
+    gwd_bucket_t *bucket;
+    char *text;
+} gwd_command_t;
+
+/* One rank's part in an operation that waits for others. */
+typedef struct gwd_waiter {
+    uint64_t session;
+    uint64_t queue;      /* of its Submit; 0: nothing is blocked by it */
+    uint64_t last_queue; /* of its last Submit in this group; 0: unknown */
+    bool submitted;
+} gwd_waiter_t;
+
+/* Lane to loop. */
+typedef enum gwd_event_kind {
+    GWD_EVENT_DETACHED, /* of a bucket; cookie */
+    GWD_EVENT_RELEASED, /* of a rank; cookie. After the last rank's the group is gone from the lane */
+    GWD_EVENT_FAILED,   /* the group has failed: status and text (malloc, taken over) */
+    GWD_EVENT_WAITING,  /* an operation waits for ranks since the late limit: `waiters` (malloc, one a rank) */
+} gwd_event_kind_t;
+
+typedef struct gwd_event {
+    gwd_event_kind_t kind;
+    uint32_t group;
+    uint64_t cookie;
+    gw_status_t status;
+    char *text;
+    uint64_t sequence;
+    uint64_t waited_ns;
+    gwd_waiter_t *waiters;
+} gwd_event_t;
+
+/* Limits that a reload may change; read by the lane whenever it looks at the clock. */
+typedef struct gwd_lane_limits {
+    _Atomic uint64_t late_ns, deadline_ns, poll_ns;
+} gwd_lane_limits_t;
+
+typedef struct gwd_lane gwd_lane_t;
+
+/* Starts a lane. `events`, `reduce` and `limits` must outlive it. Returns 0 or an errno value. */
+int gwd_lane_new(uint32_t index, gwd_queue_t *events, gwd_reduce_t *reduce, const gwd_lane_limits_t *limits,
+                 uint64_t trace_events, gwd_lane_t **lane_out);
+
+/* Stops and frees it. All its groups must have ended. Blocking: until the thread has ended. */
+void gwd_lane_free(gwd_lane_t *lane);
+
+/* Sends a command. On failure (out of memory) returns false and nothing was taken over. */
+bool gwd_lane_send(gwd_lane_t *lane, const gwd_command_t *command);
+
+const gwd_stats_t *gwd_lane_stats(const gwd_lane_t *lane);
+const gwd_trace_t *gwd_lane_trace(const gwd_lane_t *lane);
+
+#endif

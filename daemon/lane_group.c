@@ -1,0 +1,264 @@
+/* lane_group.c - ranks come and go, groups fail. See lane_group.h */
+#include "lane_group.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "log.h"
+
+/* One allocation for the parts, and one for the two span tables, of all operations. */
+static gw_status_t new_ops(gwd_lane_group_t *group) {
+    size_t n = (size_t)group->credits * group->nranks;
+    gwd_part_t *parts = calloc(n, sizeof(*parts));
+    void **spans = calloc(2 * n, sizeof(*spans));
+
+    group->ops = calloc(group->credits, sizeof(*group->ops));
+    if (!group->ops || !parts || !spans) {
+        free(parts);
+        free(spans);
+        return GW_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < group->credits; i++) {
+        gwd_op_t *op = &group->ops[i];
+
+        op->group = group;
+        op->parts = parts + (size_t)i * group->nranks;
+        op->job.finished = &group->lane->finished;
+        op->job.exchange.nranks = group->nranks;
+        op->job.exchange.send = (const void **)(spans + (size_t)i * group->nranks);
+        op->job.exchange.recv = spans + n + (size_t)i * group->nranks;
+    }
+    return GW_OK;
+}
+
+gw_status_t gwd_lane_group_new(gwd_lane_t *lane, gwd_group_seed_t *seed, gwd_lane_group_t **group_out) {
+    gwd_lane_group_t *group = calloc(1, sizeof(*group));
+
+    if (!group)
+        return GW_ERR_NO_MEMORY;
+    *group = (gwd_lane_group_t){.lane = lane,
+                                .id = seed->id,
+                                .epoch = seed->epoch,
+                                .credits = seed->credits,
+                                .nranks = seed->nranks,
+                                .plan = seed->plan,
+                                .counters = seed->counters,
+                                .tail = 1};
+    group->ranks = calloc(group->nranks, sizeof(*group->ranks));
+    if (!group->ranks || new_ops(group) != GW_OK) {
+        free(group->ranks);
+        free(group->ops);
+        free(group);
+        return GW_ERR_NO_MEMORY;
+    }
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        group->ranks[r].group = group;
+        group->ranks[r].index = r;
+        group->ranks[r].info = seed->ranks[r];
+        group->ranks[r].counters = &seed->counters->ranks[r];
+    }
+    *group_out = group;
+    return GW_OK;
+}
+
+void gwd_lane_group_free(gwd_lane_group_t *group) {
+    for (uint32_t r = 0; r < group->nranks; r++)
+        free(group->ranks[r].buckets);
+    free(group->ops[0].parts);
+    free(group->ops[0].job.exchange.send);
+    free(group->ops);
+    free(group->ranks);
+    free(group);
+}
+
+gwd_lane_group_t *gwd_lane_group_find(const gwd_lane_t *lane, uint32_t id) {
+    gwd_lane_group_t *group = lane->groups;
+
+    while (group && group->id != id)
+        group = group->next;
+    return group;
+}
+
+gw_status_t gwd_lane_group_add_bucket(gwd_lane_group_t *group, uint32_t rank_index, gwd_bucket_t *bucket) {
+    gwd_lane_rank_t *rank = &group->ranks[rank_index];
+
+    if (bucket->id > rank->n_buckets) {
+        uint32_t wanted = bucket->id < 16 ? 16 : bucket->id * 2;
+        gwd_bucket_t **table = realloc(rank->buckets, wanted * sizeof(*table));
+
+        if (!table)
+            return GW_ERR_NO_MEMORY;
+        memset(table + rank->n_buckets, 0, (wanted - rank->n_buckets) * sizeof(*table));
+        rank->buckets = table;
+        rank->n_buckets = wanted;
+    }
+    rank->buckets[bucket->id - 1] = bucket;
+    return GW_OK;
+}
+
+void gwd_lane_bucket_ended(gwd_lane_rank_t *rank, gwd_bucket_t *bucket) {
+    gwd_event_t event = {.kind = GWD_EVENT_DETACHED, .group = rank->group->id, .cookie = bucket->lane.cookie};
+
+    if (!bucket->lane.detaching || bucket->lane.in_flight > 0)
+        return;
+    rank->buckets[bucket->id - 1] = NULL;
+    gwd_lane_event(rank->group->lane, &event);
+}
+
+void gwd_lane_group_detach_bucket(gwd_lane_group_t *group, uint32_t rank_index, uint32_t bucket_id, uint64_t cookie) {
+    gwd_lane_rank_t *rank = &group->ranks[rank_index];
+    gwd_bucket_t *bucket = rank->buckets[bucket_id - 1];
+
+    bucket->lane.detaching = true;
+    bucket->lane.cookie = cookie;
+    gwd_lane_bucket_ended(rank, bucket);
+}
+
+/* Marks every operation that a rank could have on its way as ended, so that a submit which nobody will
+ * read any more does not leave its waiter behind. What the daemon still works on is ended later. */
+static void end_slots(const gwd_lane_rank_t *rank, gw_status_t status) {
+    uint32_t credits = rank->group->credits;
+
+    for (uint64_t sequence = rank->submitted + 1; sequence <= rank->submitted + credits; sequence++) {
+        const gwd_op_t *old = gwd_op_at(rank->group, sequence);
+        gw_slot_t *slot = gw_slots_at(rank->info.slots, sequence, credits);
+
+        if (old->state == GWD_OP_RUNNING && old->sequence + credits == sequence)
+            continue;
+        atomic_store_explicit(&slot->status, (uint32_t)status, memory_order_relaxed);
+        atomic_store_explicit(&slot->done, (uint32_t)sequence, memory_order_release);
+        (void)syscall(SYS_futex, &slot->done, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    }
+}
+
+static void tell_failure(gwd_lane_group_t *group) {
+    for (uint64_t sequence = group->tail; sequence < group->tail + group->credits; sequence++) {
+        gwd_op_t *op = gwd_op_at(group, sequence);
+
+        if (op->sequence != sequence)
+            continue;
+        if (op->state == GWD_OP_RUNNING)
+            gwd_reduce_cancel(group->lane->reduce, &op->job);
+        else if (op->state != GWD_OP_FREE)
+            gwd_lane_op_end(op, group->status);
+    }
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (!group->ranks[r].left)
+            end_slots(&group->ranks[r], group->status);
+}
+
+void gwd_lane_group_fail(gwd_lane_group_t *group, gw_status_t status, const char *text) {
+    gwd_event_t event = {.kind = GWD_EVENT_FAILED, .group = group->id, .status = status};
+
+    if (group->status != GW_OK)
+        return;
+    group->status = status;
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        gwd_lane_rank_t *rank = &group->ranks[r];
+
+        if (rank->left)
+            continue;
+        gwd_lane_watch_channel(group->lane, rank, false);
+        snprintf(rank->info.slots->message, GW_SLOTS_MESSAGE_BYTES, "%s", text);
+        atomic_store_explicit(&rank->info.slots->status, (uint32_t)status, memory_order_release);
+    }
+    tell_failure(group);
+    gwd_stats_add(&group->lane->stats.groups_failed, 1);
+    event.text = strdup(text);
+    gwd_lane_event(group->lane, &event);
+}
+
+/* What the group was doing when a rank went away: the oldest operation tells. */
+static void describe_loss(const gwd_lane_group_t *group, const gwd_lane_rank_t *rank, const char *why, char *text,
+                          size_t text_bytes) {
+    const gwd_op_t *op = gwd_op_at(group, group->tail);
+    char description[224];
+    uint32_t r = 0;
+
+    if (op->sequence != group->tail || op->state == GWD_OP_FREE) {
+        snprintf(text, text_bytes, "%s; no bucket was in flight, %llu are complete", why,
+                 (unsigned long long)group->tail - 1);
+        return;
+    }
+    while (!op->parts[r].bucket)
+        r++;
+    gwd_bucket_describe(op->parts[r].bucket, description, sizeof(description));
+    snprintf(text, text_bytes, "%s; operation %llu, %s, %s", why, (unsigned long long)op->sequence, description,
+             op->parts[rank->index].bucket ? "was in flight" : "waited for it");
+}
+
+/* Leaving in good order is no failure as long as nobody needs the rank. */
+static bool leave_hurts(const gwd_lane_group_t *group, const gwd_lane_rank_t *rank, gw_status_t status) {
+    uint32_t others = 0;
+
+    for (uint32_t r = 0; r < group->nranks; r++)
+        others += !group->ranks[r].left && r != rank->index;
+    if (status != GW_ERR_RANK_LEFT)
+        return others > 0 || rank->submitted >= group->tail;
+    if (rank->submitted >= group->tail)
+        return true;
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (!group->ranks[r].left && group->ranks[r].submitted > rank->submitted)
+            return true;
+    return false;
+}
+
+void gwd_lane_group_leave(gwd_lane_group_t *group, const gwd_command_t *command) {
+    gwd_lane_rank_t *rank = &group->ranks[command->rank];
+    bool hurts = leave_hurts(group, rank, command->status);
+    char text[GWD_TEXT_BYTES];
+
+    if (hurts)
+        describe_loss(group, rank, command->text, text, sizeof(text));
+    gwd_lane_watch_channel(group->lane, rank, false);
+    close(rank->info.channel_fd);
+    rank->info.channel_fd = -1;
+    rank->left = true;
+    group->n_stalled -= rank->stalled;
+    rank->stalled = false;
+    rank->leave_status = command->status;
+    rank->release_wanted = true;
+    rank->release_cookie = command->cookie;
+    if (hurts)
+        gwd_lane_group_fail(group, command->status, text);
+    gwd_lane_group_release(group);
+}
+
+void gwd_lane_group_release(gwd_lane_group_t *group) {
+    gwd_lane_t *lane = group->lane;
+    gwd_lane_group_t **at = &lane->groups;
+
+    if (group->n_running > 0)
+        return; /* a reduce thread may be reading any rank's memory */
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        gwd_lane_rank_t *rank = &group->ranks[r];
+        gwd_event_t event = {.kind = GWD_EVENT_RELEASED, .group = group->id, .cookie = rank->release_cookie};
+
+        if (!rank->release_wanted || rank->released)
+            continue;
+        rank->released = true;
+        group->n_released++;
+        gwd_lane_event(lane, &event);
+    }
+    if (group->n_released < group->nranks)
+        return;
+    while (*at != group)
+        at = &(*at)->next;
+    *at = group->next;
+    group->next = lane->ended;
+    lane->ended = group;
+}
+
+void gwd_lane_free_ended(gwd_lane_t *lane) {
+    while (lane->ended) {
+        gwd_lane_group_t *group = lane->ended;
+
+        lane->ended = group->next;
+        gwd_lane_group_free(group);
+    }
+}

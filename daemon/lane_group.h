@@ -1,0 +1,147 @@
+/* lane_group.h - what a lane keeps of a group
+ *
+ * Inner header of lane.c (the thread and its messages), lane_group.c (ranks come and go, groups fail) and
+ * lane_op.c (operations are matched, run and ended).
+ *
+ * An operation is found by its sequence number in a window of `credits` entries. A rank that runs further
+ * ahead than that is stalled: its channel is not read until the oldest operation has ended.
+ *
+ *   FREE -> GATHERING -> [WAITING for ready words] -> RUNNING -> FREE
+ *                    \-> FAILED (mismatch: those who have submitted are told; late ranks will be) -> FREE
+ */
+#ifndef GWD_LANE_GROUP_H
+#define GWD_LANE_GROUP_H
+
+#include "lane.h"
+#include "submit.h"
+
+typedef struct gwd_lane_group gwd_lane_group_t;
+
+typedef enum gwd_op_state {
+    GWD_OP_FREE,
+    GWD_OP_GATHERING, /* not all ranks have submitted */
+    GWD_OP_WAITING,   /* all have, but an input is not ready yet */
+    GWD_OP_RUNNING,   /* the reduce threads have it */
+    GWD_OP_FAILED,    /* it has failed alone, and not all ranks have submitted */
+} gwd_op_state_t;
+
+/* A rank's part in an operation. */
+typedef struct gwd_part {
+    gwd_bucket_t *bucket; /* NULL: not submitted */
+    uint64_t submit_ns, queue;
+    bool notify;
+    bool ended; /* this rank has been told */
+} gwd_part_t;
+
+typedef struct gwd_op {
+    gwd_job_t job; /* first: a finished job is its operation */
+    gwd_lane_group_t *group;
+    gwd_op_state_t state;
+    uint64_t sequence;
+    gw_status_t status;
+    uint32_t n_submitted, last_rank;
+    uint64_t first_ns, matched_ns;
+    bool late_reported;
+    struct gwd_op *next_waiting; /* in the lane's list of operations whose inputs are not ready */
+    gwd_part_t *parts;           /* nranks */
+} gwd_op_t;
+
+typedef struct gwd_lane_rank {
+    gwd_lane_group_t *group;
+    uint32_t index;
+    gwd_rank_info_t info;
+    gwd_rank_counters_t *counters;
+    uint64_t submitted; /* highest sequence number */
+    uint64_t last_queue;
+    bool left;             /* takes no part any more */
+    gw_status_t leave_status;
+    bool release_wanted, released;
+    uint64_t release_cookie;
+    bool stalled; /* `stalled_submit` waits for a free entry of the window */
+    gwd_submit_t stalled_submit;
+    gwd_bucket_t **buckets; /* by id - 1 */
+    uint32_t n_buckets;
+} gwd_lane_rank_t;
+
+struct gwd_lane_group {
+    gwd_lane_t *lane;
+    gwd_lane_group_t *next;
+    uint32_t id, epoch, credits, nranks;
+    gwd_plan_t plan;
+    gwd_group_counters_t *counters;
+    gw_status_t status; /* sticky */
+    uint64_t tail;      /* lowest sequence number that has not ended */
+    uint64_t failed_ops;
+    uint32_t n_running, n_released, n_stalled;
+    gwd_lane_rank_t *ranks;
+    gwd_op_t *ops; /* credits */
+};
+
+struct gwd_lane {
+    uint32_t index;
+    pthread_t thread;
+    int epoll_fd;
+    gwd_queue_t commands; /* gwd_command_t */
+    gwd_queue_t finished; /* gwd_job_t * */
+    gwd_queue_t *events;
+    gwd_reduce_t *reduce;
+    const gwd_lane_limits_t *limits;
+    gwd_stats_t stats;
+    gwd_trace_t *trace;
+    gwd_lane_group_t *groups;
+    gwd_lane_group_t *ended; /* freed at the end of the turn: events of this turn may point into them */
+    gwd_op_t *waiting;      /* operations whose inputs are not ready: polled */
+    uint64_t next_check_ns; /* when to look for late ranks; 0: nobody waits */
+    bool stopping;
+    uint8_t *packet; /* GW_PACKET_MAX bytes to receive into */
+};
+
+static inline gwd_op_t *gwd_op_at(const gwd_lane_group_t *group, uint64_t sequence) {
+    return &group->ops[sequence & (group->credits - 1u)];
+}
+
+/* lane.c */
+void gwd_lane_event(gwd_lane_t *lane, const gwd_event_t *event);
+void gwd_lane_watch_channel(const gwd_lane_t *lane, gwd_lane_rank_t *rank, bool readable);
+void gwd_lane_take_commands(gwd_lane_t *lane);
+
+/* lane_group.c */
+gw_status_t gwd_lane_group_new(gwd_lane_t *lane, gwd_group_seed_t *seed, gwd_lane_group_t **group_out);
+void gwd_lane_group_free(gwd_lane_group_t *group);
+gwd_lane_group_t *gwd_lane_group_find(const gwd_lane_t *lane, uint32_t id);
+gw_status_t gwd_lane_group_add_bucket(gwd_lane_group_t *group, uint32_t rank, gwd_bucket_t *bucket);
+void gwd_lane_group_detach_bucket(gwd_lane_group_t *group, uint32_t rank, uint32_t bucket_id, uint64_t cookie);
+void gwd_lane_group_leave(gwd_lane_group_t *group, const gwd_command_t *command);
+void gwd_lane_free_ended(gwd_lane_t *lane);
+
+/* Fails the group with a text made of `text` alone. */
+void gwd_lane_group_fail(gwd_lane_group_t *group, gw_status_t status, const char *text);
+
+/* Tells the loop which ranks are not used any more; the group ends with the last. */
+void gwd_lane_group_release(gwd_lane_group_t *group);
+
+/* A bucket's operation has ended: detach it if the loop waits for that. */
+void gwd_lane_bucket_ended(gwd_lane_rank_t *rank, gwd_bucket_t *bucket);
+
+/* lane_op.c */
+void gwd_lane_submit(gwd_lane_rank_t *rank, const gwd_submit_t *submit);
+
+/* Fails the group, since a rank sent what no client library sends. */
+void gwd_lane_broke_protocol(gwd_lane_rank_t *rank, const char *how);
+void gwd_lane_job_finished(gwd_job_t *job);
+void gwd_lane_poll_waiting(gwd_lane_t *lane);
+
+/* Ends an operation on every rank that has submitted it. */
+void gwd_lane_op_end(gwd_op_t *op, gw_status_t status);
+
+/* Starts the channels that had to wait for an entry of the window. */
+void gwd_lane_unstall(gwd_lane_group_t *group);
+
+/* lane_late.c: names those who are waited for, ends groups at the deadline; sets next_check_ns. */
+void gwd_lane_check_late(gwd_lane_t *lane, uint64_t now_ns);
+void gwd_lane_arm_check(gwd_lane_t *lane, uint64_t now_ns);
+
+/* "ranks 2 (host h, pid 5), 3 (...)" of those who have not submitted, or have not made the input ready. */
+void gwd_lane_name_missing(const gwd_op_t *op, char *text, size_t text_bytes);
+
+#endif

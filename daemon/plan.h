@@ -1,0 +1,42 @@
+/* plan.h - how a group exchanges buckets of each size
+ *
+ * A plan is made once, when the group is, from the configuration (and, with more nodes, from measured
+ * links), and does not change while the group lives: bits are a function of placement and plan. It is a
+ * short table by bucket size; the first row that is large enough applies. Its hash is shown to users and
+ * agreed between nodes.
+ */
+#ifndef GWD_PLAN_H
+#define GWD_PLAN_H
+
+#include <stdint.h>
+
+typedef enum gwd_engine { GWD_ENGINE_HOST } gwd_engine_t;   /* who reduces */
+typedef enum gwd_mover { GWD_MOVER_SHARED } gwd_mover_t;    /* what carries the bytes */
+typedef enum gwd_codec { GWD_CODEC_NONE } gwd_codec_t;      /* how they shrink on the wire */
+
+typedef struct gwd_plan_row {
+    uint64_t max_bytes; /* of one rank's bucket; UINT64_MAX in the last row */
+    gwd_engine_t engine;
+    gwd_mover_t mover;
+    gwd_codec_t codec;
+    uint64_t chunk_bytes; /* reduced by the reduce threads in chunks of this size; 0: by the lane, at once */
+} gwd_plan_row_t;
+
+enum { GWD_PLAN_ROWS = 2 };
+
+typedef struct gwd_plan {
+    gwd_plan_row_t rows[GWD_PLAN_ROWS];
+    uint32_t nranks;
+    uint64_t hash;
+} gwd_plan_t;
+
+void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, uint64_t inline_bytes, uint64_t chunk_bytes);
+
+/* The row for buckets of `bytes`. */
+const gwd_plan_row_t *gwd_plan_row(const gwd_plan_t *plan, uint64_t bytes);
+
+const char *gwd_engine_name(gwd_engine_t engine);
+const char *gwd_mover_name(gwd_mover_t mover);
+const char *gwd_codec_name(gwd_codec_t codec);
+
+#endif

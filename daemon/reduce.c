@@ -1,0 +1,147 @@
+/* reduce.c - see reduce.h */
+#include "reduce.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include "log.h"
+
+struct gwd_reduce {
+    pthread_mutex_t mutex;
+    pthread_cond_t work;
+    gwd_job_t *jobs; /* with chunks left to begin, by priority, then by age */
+    bool stopping;
+    unsigned n_threads, sleeping;
+    pthread_t threads[];
+};
+
+static void unlink_job(gwd_reduce_t *reduce, const gwd_job_t *job) {
+    gwd_job_t **at = &reduce->jobs;
+
+    while (*at && *at != job)
+        at = &(*at)->next;
+    if (*at)
+        *at = job->next;
+}
+
+/* A pointer travels, so that nothing of the job is touched once its lane has it back. */
+static void give_back(gwd_job_t *job) {
+    if (!gwd_queue_push(job->finished, &job))
+        gwd_log(GWD_LOG_ERROR, "reduce", "out of memory: a finished job could not be handed back");
+}
+
+static void *work(void *argument) {
+    gwd_reduce_t *reduce = argument;
+
+    pthread_mutex_lock(&reduce->mutex);
+    while (!reduce->stopping) {
+        gwd_job_t *job = reduce->jobs;
+        uint64_t chunk;
+
+        if (!job) {
+            reduce->sleeping++;
+            pthread_cond_wait(&reduce->work, &reduce->mutex);
+            reduce->sleeping--;
+            continue;
+        }
+        chunk = job->next_chunk++;
+        job->running_chunks++;
+        if (job->next_chunk == job->n_chunks)
+            reduce->jobs = job->next;
+        pthread_mutex_unlock(&reduce->mutex);
+
+        gwd_exchange_chunk(&job->exchange, chunk);
+
+        pthread_mutex_lock(&reduce->mutex);
+        job->running_chunks--;
+        if (job->next_chunk == job->n_chunks && job->running_chunks == 0)
+            give_back(job);
+    }
+    pthread_mutex_unlock(&reduce->mutex);
+    return NULL;
+}
+
+static unsigned allowed_cpus(void) {
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof(set), &set) != 0)
+        return 1; /* more than 1024 CPUs: the operator sets reduce.threads */
+    return (unsigned)CPU_COUNT(&set);
+}
+
+int gwd_reduce_new(unsigned n_threads, gwd_reduce_t **reduce_out) {
+    gwd_reduce_t *reduce;
+    int error;
+
+    if (n_threads == 0)
+        n_threads = allowed_cpus();
+    reduce = calloc(1, sizeof(*reduce) + n_threads * sizeof(reduce->threads[0]));
+    if (!reduce)
+        return ENOMEM;
+    error = pthread_mutex_init(&reduce->mutex, NULL);
+    if (error)
+        goto err_memory;
+    error = pthread_cond_init(&reduce->work, NULL);
+    if (error)
+        goto err_mutex;
+    for (; reduce->n_threads < n_threads; reduce->n_threads++) {
+        error = pthread_create(&reduce->threads[reduce->n_threads], NULL, work, reduce);
+        if (error) {
+            gwd_reduce_free(reduce);
+            return error;
+        }
+        pthread_setname_np(reduce->threads[reduce->n_threads], "gw-reduce");
+    }
+    *reduce_out = reduce;
+    return 0;
+
+err_mutex:
+    pthread_mutex_destroy(&reduce->mutex);
+err_memory:
+    free(reduce);
+    return error;
+}
+
+void gwd_reduce_free(gwd_reduce_t *reduce) {
+    pthread_mutex_lock(&reduce->mutex);
+    reduce->stopping = true;
+    pthread_cond_broadcast(&reduce->work);
+    pthread_mutex_unlock(&reduce->mutex);
+    for (unsigned i = 0; i < reduce->n_threads; i++)
+        pthread_join(reduce->threads[i], NULL);
+    pthread_cond_destroy(&reduce->work);
+    pthread_mutex_destroy(&reduce->mutex);
+    free(reduce);
+}
+
+unsigned gwd_reduce_threads(const gwd_reduce_t *reduce) { return reduce->n_threads; }
+
+void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job) {
+    gwd_job_t **at = &reduce->jobs;
+    uint64_t wake;
+
+    job->next_chunk = 0;
+    job->running_chunks = 0;
+    pthread_mutex_lock(&reduce->mutex);
+    while (*at && (*at)->priority >= job->priority)
+        at = &(*at)->next;
+    job->next = *at;
+    *at = job;
+    wake = job->n_chunks < reduce->sleeping ? job->n_chunks : reduce->sleeping;
+    for (; wake > 0; wake--)
+        pthread_cond_signal(&reduce->work);
+    pthread_mutex_unlock(&reduce->mutex);
+}
+
+void gwd_reduce_cancel(gwd_reduce_t *reduce, gwd_job_t *job) {
+    pthread_mutex_lock(&reduce->mutex);
+    if (job->next_chunk < job->n_chunks) {
+        unlink_job(reduce, job);
+        job->next_chunk = job->n_chunks;
+        if (job->running_chunks == 0)
+            give_back(job);
+    }
+    pthread_mutex_unlock(&reduce->mutex);
+}

@@ -1,0 +1,255 @@
+/* main.c - trains a perceptron on Fashion-MNIST in four processes, and proves that it was done right.
+ *
+ * `scripts/demo` starts a daemon and this program. See run.h for its parts.
+ */
+#include "run.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DATA_FOLDER          "/usr/share/datasets/fashion-mnist"
+#define REFERENCE_STEPS_MOST 350 /* double precision takes twice the time: this ends with the single process */
+
+static const char usage[] =
+    "usage: fashion_mnist [--socket PATH] [--data FOLDER] [--out FOLDER] [--epochs N] [--seed N] [--admin-command "
+    "WORDS]\n"
+    "Trains a perceptron on Fashion-MNIST in 4 processes that average gradients through gradwired.\n"
+    "  --socket PATH   the daemon's client socket (default: where the library looks)\n"
+    "  --data FOLDER   the data set (default: " DATA_FOLDER ")\n"
+    "  --out FOLDER    where the picture of the loss curves goes (default: .)\n"
+    "  --epochs N      passes over the images, 1 to 40 (default: 3)\n"
+    "  --seed N        of weights and order (default: 1)\n"
+    "  --admin-command WORDS   run before the group ends, and shown in the report: 'gwctl groups'\n";
+
+static int parse_number(const char *text, long least, long most, long *value_out) {
+    char *end = NULL;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno || end == text || *end || value < least || value > most) {
+        fprintf(stderr, "fashion_mnist: '%s' is not a number from %ld to %ld\n", text, least, most);
+        return -1;
+    }
+    *value_out = value;
+    return 0;
+}
+
+/* Returns 0, or the exit code plus 1. */
+static int parse_options(int argc, char **argv, struct run *run, const char **data_out) {
+    static const struct option options[] = {
+        {"socket", required_argument, NULL, 's'}, {"data", required_argument, NULL, 'd'},
+        {"out", required_argument, NULL, 'o'},    {"epochs", required_argument, NULL, 'e'},
+        {"seed", required_argument, NULL, 'S'},   {"admin-command", required_argument, NULL, 'a'},
+        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
+    };
+    long number = 0;
+    for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        switch (option) {
+        case 's':
+            run->socket_path = optarg;
+            break;
+        case 'd':
+            *data_out = optarg;
+            break;
+        case 'o':
+            run->output_folder = optarg;
+            break;
+        case 'e':
+            if (parse_number(optarg, 1, EPOCHS_MAX, &number))
+                return 3;
+            run->epochs = (int)number;
+            break;
+        case 'a':
+            run->admin_command = optarg;
+            break;
+        case 'S':
+            if (parse_number(optarg, 0, 1000000000, &number))
+                return 3;
+            run->seed = (uint64_t)number;
+            break;
+        case 'h':
+            fputs(usage, stdout);
+            return 1;
+        default:
+            fputs(usage, stderr);
+            return 3;
+        }
+    }
+    if (optind < argc) {
+        fputs(usage, stderr);
+        return 3;
+    }
+    return 0;
+}
+
+/* One mapping for all that the processes share, in pages that only those written become real. */
+static int share(struct run *run) {
+    size_t trained = (size_t)run->steps * sizeof(struct step);
+    size_t measured = (size_t)ROUNDS * MODES * ROUND_STEPS * sizeof(struct step);
+    size_t results = (sizeof(struct results) + 63) & ~(size_t)63;
+    size_t bytes = results + RANKS * (trained + measured) + 2 * (size_t)run->steps * sizeof(double);
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        perror("fashion_mnist: mmap");
+        return -1;
+    }
+    run->results = (void *)memory;
+    memory += results;
+    for (int r = 0; r < RANKS; r++, memory += trained + measured) {
+        run->trained[r] = (void *)memory;
+        run->measured[r] = (void *)(memory + trained);
+    }
+    run->single_loss = (void *)memory;
+    run->reference_loss = run->single_loss + run->steps;
+    return 0;
+}
+
+/* Keeps what the admin command prints, for the report. */
+static void ask_daemon(struct run *run) {
+    size_t used = 0, got = 0;
+    enum { VIEW_BYTES = 16384 };
+    FILE *pipe = run->admin_command ? popen(run->admin_command, "r") : NULL;
+    if (!pipe)
+        return;
+    run->admin_view = calloc(VIEW_BYTES, 1);
+    while (run->admin_view && (got = fread(run->admin_view + used, 1, VIEW_BYTES - 1 - used, pipe)) > 0)
+        used += got;
+    if (pclose(pipe) != 0)
+        fprintf(stderr, "fashion_mnist: '%s' failed\n", run->admin_command);
+}
+
+static void show_training(const struct run *run, double seconds, bool last) {
+    static int64_t epochs_shown;
+    int64_t done = run->steps;
+    for (int r = 0; r < RANKS; r++) {
+        int64_t steps = atomic_load(&run->results->trainer_steps[r]);
+        done = steps < done ? steps : done;
+    }
+    if (done == 0)
+        return;
+    int64_t epochs = done / run->epoch_steps;
+    const char *phase = done < run->steps ? "training" : last ? "trained" : "measuring overlap";
+    if (isatty(STDOUT_FILENO) == 1)
+        printf("\r\033[K%d ranks: %s, step %lld of %lld, loss %.3f, %.0f s", RANKS, phase, (long long)done,
+               (long long)run->steps, trained_loss(run, done - 1), seconds);
+    else if (epochs > epochs_shown)
+        printf("%d ranks: epoch %lld of %d, loss %.3f, %.1f s\n", RANKS, (long long)epochs, run->epochs,
+               trained_loss(run, done - 1), seconds);
+    epochs_shown = epochs;
+}
+
+/* What the first process does again and again while the processes of a phase run, and once after that. */
+static void attend_training(struct run *run, double seconds, bool last) {
+    show_training(run, seconds, last);
+    if (atomic_load(&run->results->trainers_finished) == RANKS && !atomic_load(&run->results->trainers_released)) {
+        ask_daemon(run);
+        atomic_store(&run->results->trainers_released, 1);
+    }
+}
+
+static void attend_alone(struct run *run, double seconds, bool last) {
+    if (isatty(STDOUT_FILENO) == 1)
+        printf("\r\033[Kfor comparison: one process, step %lld of %lld; double precision, step %lld of %lld, %.0f s",
+               atomic_load(&run->results->single_steps), (long long)run->steps,
+               atomic_load(&run->results->reference_steps), (long long)run->reference_steps, seconds);
+    else if (last)
+        printf("for comparison: one process %lld steps, double precision %lld steps, %.1f s\n", (long long)run->steps,
+               (long long)run->reference_steps, seconds);
+}
+
+/* The processes of a phase; `who` runs in a child. */
+static int trainer_child(const struct run *run, int index) {
+    return trainer_run(run, index);
+}
+static int alone_child(const struct run *run, int index) {
+    return index == 0 ? single_run(run) : reference_run(run);
+}
+
+static pid_t start(const struct run *run, int (*child)(const struct run *, int), int index) {
+    pid_t parent = getpid(), pid = fork();
+    if (pid != 0)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(1);
+    _exit(child(run, index));
+}
+
+/* Runs `count` children to their end, showing progress. Returns 0 when all did well. */
+static int run_phase(struct run *run, int count, int (*child)(const struct run *, int),
+                     void (*attend)(struct run *, double, bool)) {
+    pid_t pid[RANKS] = {0};
+    int alive = 0, failed = 0;
+    int64_t begin_ns = now_ns();
+    for (int i = 0; i < count && !failed; i++) {
+        pid[i] = start(run, child, i);
+        if (pid[i] < 0) {
+            perror("fashion_mnist: fork");
+            failed = 1;
+        }
+        alive += pid[i] > 0;
+    }
+    while (alive > 0) {
+        int status = 0;
+        pid_t ended = waitpid(-1, &status, WNOHANG);
+        if (ended > 0) {
+            alive--;
+            failed |= status != 0;
+            for (int i = 0; i < count; i++)
+                pid[i] = pid[i] == ended ? 0 : pid[i];
+        } else {
+            attend(run, (double)(now_ns() - begin_ns) * 1e-9, false);
+            fflush(stdout);
+            usleep(200000);
+        }
+        for (int i = 0; i < count && failed; i++)
+            if (pid[i] > 0)
+                kill(pid[i], SIGTERM);
+    }
+    attend(run, (double)(now_ns() - begin_ns) * 1e-9, true);
+    if (isatty(STDOUT_FILENO) == 1)
+        putchar('\n');
+    return failed ? -1 : 0;
+}
+
+int main(int argc, char **argv) {
+    struct run run = {.output_folder = ".", .seed = 1, .epochs = 3};
+    const char *data = DATA_FOLDER;
+    char picture[1024];
+    int stop = parse_options(argc, argv, &run, &data);
+    if (stop)
+        return stop - 1;
+    if (dataset_load(data, "train", &run.train) || dataset_load(data, "t10k", &run.test))
+        return 1;
+    run.epoch_steps = shard_count(run.train.count, RANKS) / BATCH;
+    run.steps = run.epochs * run.epoch_steps;
+    run.reference_steps = run.steps < REFERENCE_STEPS_MOST ? run.steps : REFERENCE_STEPS_MOST;
+    if (share(&run))
+        return 1;
+    printf("Fashion-MNIST: %u images in %d shards, %zu parameters in %d buckets, %d images a rank and step\n",
+           run.train.count, RANKS, mlp_total_count(), LAYERS, BATCH);
+    fflush(stdout);
+    if (run_phase(&run, RANKS, trainer_child, attend_training) || run_phase(&run, 2, alone_child, attend_alone)) {
+        fprintf(stderr, "fashion_mnist: a process failed: see its message above\n");
+        return 1;
+    }
+    putchar('\n');
+    int failures = report_print(&run);
+    snprintf(picture, sizeof picture, "%s/loss.svg", run.output_folder);
+    if (plot_write(&run, picture))
+        failures++;
+    else
+        printf("\nThe loss curves: %s\n", picture);
+    free(run.admin_view);
+    dataset_free(&run.train);
+    dataset_free(&run.test);
+    return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,32 @@
+/* timing.h - where the time of a step went, and which rank was last.
+ *
+ * Four trainers on few cores take turns: a rank often waits for another that still computes, or for a free core. No
+ * exchange, however fast, can hide that. But the rank that ends its backward pass last waits for nobody: what it spends
+ * in gw_submit and gw_wait is the exchange itself, *exposed*. Another rank's waiting counts as exposed up to the same
+ * time, when it comes after every backward pass has ended; the rest of it is *other* waiting.
+ */
+#ifndef FASHION_TIMING_H
+#define FASHION_TIMING_H
+
+#include "run.h"
+
+/* Of one step in ms: means over ranks and steps. */
+struct shares {
+    double forward, backward, exposed, other, update, step;
+    double last_exposed; /* of the rank that was last: median over steps */
+};
+
+/* The whole training. Returns 0, or -1 when memory is short. */
+int timing_trained(const struct run *run, struct shares *shares_out);
+
+/* One mode of the measurement, without the first steps of each round. */
+int timing_measured(const struct run *run, enum mode mode, struct shares *shares_out);
+
+struct lateness {
+    int64_t last_count[RANKS]; /* steps of the training in which this rank ended its backward pass last */
+    double behind_ms[RANKS];   /* then: how long after the second to last, mean */
+};
+
+void timing_lateness(const struct run *run, struct lateness *lateness_out);
+
+#endif

@@ -1,0 +1,14 @@
+/* status.h - the two halves of a status: what happened, and what to do
+ *
+ * gw_status_string joins them. Whoever has details to put between them takes them apart.
+ */
+#ifndef GW_STATUS_H
+#define GW_STATUS_H
+
+#include "gradwire.h"
+
+/* Static memory, never NULL; the remedy of GW_OK is "". */
+const char *gw_status_text(gw_status_t status);
+const char *gw_status_remedy(gw_status_t status);
+
+#endif
