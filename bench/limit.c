@@ -1,12 +1,12 @@
 /* limit.c - what the machine allows: one pass over the memory of all ranks
  *
  * A sum of n ranks must read every rank's input once and write every rank's result once. This program does that
- * and nothing else: n shared buffers (memfds, as the daemon's), a fixed number of threads, each on its
- * part. No program that leaves the result in every rank's own memory can do with less traffic, so
- * its time is the limit that `make bench-host` compares with. Kind "copy" is a plain memcpy between two of the
- * buffers by the same threads.
+ * and nothing else: n shared buffers (memfds, as the daemon's), a fixed number of threads, each on its part. No
+ * program that leaves the result in every rank's own memory can do with less traffic. Kinds:
  *
- * Threads live as long as a run and spin between operations: starting them costs as little as can be.
+ *   shared  the threads spin between operations: nothing is lost to starting them. The limit of the machine.
+ *   woken   the threads sleep between operations, as those of a daemon must that takes no CPU when it is idle.
+ *   copy    a plain memcpy between two buffers, by threads that spin.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -29,6 +29,8 @@ typedef float limit_vector_t __attribute__((vector_size(LIMIT_LANES * sizeof(flo
 static unsigned n_threads;
 static pthread_t threads[LIMIT_THREADS_MAX];
 static bench_run_t *current; /* what the threads work on */
+static int sleeping;         /* kind woken */
+static pthread_barrier_t begin, end;
 static atomic_uint started;  /* counts operations: the threads watch it */
 static atomic_uint finished; /* threads that have ended the operation */
 static atomic_int stopping;
@@ -74,25 +76,44 @@ static inline void limit_pause(void) {
 #endif
 }
 
+/* Returns whether there is another operation. */
+static int limit_await(unsigned *seen) {
+    if (sleeping)
+        pthread_barrier_wait(&begin);
+    else
+        while (atomic_load_explicit(&started, memory_order_acquire) == *seen)
+            limit_pause();
+    ++*seen;
+    return !atomic_load(&stopping);
+}
+
 static void *limit_thread(void *argument) {
     unsigned index = (unsigned)(uintptr_t)argument;
     unsigned seen = 0;
-    for (;;) {
-        while (atomic_load_explicit(&started, memory_order_acquire) == seen)
-            limit_pause();
-        seen++;
-        if (atomic_load(&stopping))
-            return NULL;
+    while (limit_await(&seen)) {
         limit_part(current, index);
-        atomic_fetch_add_explicit(&finished, 1, memory_order_release);
+        if (sleeping)
+            pthread_barrier_wait(&end);
+        else
+            atomic_fetch_add_explicit(&finished, 1, memory_order_release);
     }
+    return NULL;
+}
+
+/* The caller of limit_operation does a part itself, unless the threads are to be woken. */
+static unsigned limit_first(void) {
+    return sleeping ? 0 : 1;
 }
 
 static void limit_finish(bench_run_t *run) {
     atomic_store(&stopping, 1);
     atomic_fetch_add_explicit(&started, 1, memory_order_release);
-    for (unsigned i = 1; i < n_threads; i++)
+    if (sleeping)
+        pthread_barrier_wait(&begin);
+    for (unsigned i = limit_first(); i < n_threads; i++)
         pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&begin);
+    pthread_barrier_destroy(&end);
     for (unsigned i = 0; i < run->n_here; i++)
         if (munmap(run->memory[i], run->bytes) != 0)
             perror("munmap");
@@ -121,15 +142,23 @@ static const char *limit_prepare(bench_run_t *run) {
         if ((run->memory[i] = limit_memory(run->bytes)) == NULL)
             return "no memory";
     current = run;
+    sleeping = strcmp(run->kind, "woken") == 0;
+    if (pthread_barrier_init(&begin, NULL, n_threads + 1) != 0 || pthread_barrier_init(&end, NULL, n_threads + 1) != 0)
+        return "pthread_barrier_init failed";
     atomic_store(&stopping, 0);
     atomic_store(&started, 0);
-    for (unsigned i = 1; i < n_threads; i++)
+    for (unsigned i = limit_first(); i < n_threads; i++)
         if (pthread_create(&threads[i], NULL, limit_thread, (void *)(uintptr_t)i) != 0)
             return "pthread_create failed";
     return NULL;
 }
 
 static const char *limit_operation(bench_run_t *run) {
+    if (sleeping) {
+        pthread_barrier_wait(&begin);
+        pthread_barrier_wait(&end);
+        return NULL;
+    }
     atomic_store(&finished, 0);
     atomic_fetch_add_explicit(&started, 1, memory_order_release);
     limit_part(run, 0);

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,7 +19,7 @@
 #include "gradwire.pb-c.h"
 #include "group.h"
 
-enum { SUBMIT_BYTES = 64, SLICE_NS = 50 * 1000 * 1000 };
+enum { SUBMIT_BYTES = 64, COMPLETE_BYTES = 256, SLICE_NS = 50 * 1000 * 1000, SPIN_NS = 50 * 1000 };
 
 /* ---- slots and records ------------------------------------------------------------------------------ */
 
@@ -88,15 +89,30 @@ static void sleep_on(_Atomic uint32_t *word, uint32_t value, int64_t ns) {
     (void)syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, NULL, 0);
 }
 
+/* Looks at the word for a short while and lets others run in between: waking a thread that sleeps costs tens
+ * of microseconds on many machines, more than a small operation takes. */
+static bool spin_on(const gw_slot_t *slot, uint64_t sequence) {
+    int64_t end_ns = now_ns() + SPIN_NS;
+
+    do {
+        if (gw_slots_reached(atomic_load_explicit(&slot->done, memory_order_acquire), sequence))
+            return true;
+        (void)sched_yield(); /* cannot fail */
+    } while (now_ns() < end_ns);
+    return false;
+}
+
 gw_status_t gw_group_await(gw_group_t *group, uint64_t sequence, int64_t deadline_ns) {
     gw_slot_t *slot = gw_slots_at(group->slots, sequence, group->credits);
-    bool last_look = false;
+    bool gone = false;
 
+    if (deadline_ns > now_ns() && spin_on(slot, sequence))
+        return GW_OK;
     for (;;) {
         uint32_t word = atomic_load_explicit(&slot->done, memory_order_acquire);
         if (gw_slots_reached(word, sequence))
             return GW_OK;
-        if (last_look)
+        if (gone)
             return gw_group_status(group);
         int64_t slice_ns = SLICE_NS;
         if (deadline_ns != INT64_MAX) {
@@ -106,10 +122,10 @@ gw_status_t gw_group_await(gw_group_t *group, uint64_t sequence, int64_t deadlin
             slice_ns = rest_ns < slice_ns ? rest_ns : slice_ns;
         }
         sleep_on(&slot->done, word, slice_ns);
-        /* The daemon may end the operation and then go, or be about to: so if it has, look once more. */
+        /* The daemon may have ended the operation before it went: so if it is gone, look once more. When the
+         * group fails the daemon ends every operation, once nobody works on its memory any more. */
         if (atomic_load_explicit(&slot->done, memory_order_relaxed) == word)
-            last_look =
-                gw_group_is_gone(group) || atomic_load_explicit(&group->slots->status, memory_order_relaxed) != GW_OK;
+            gone = gw_group_is_gone(group);
     }
 }
 
@@ -220,13 +236,48 @@ gw_status_t gw_submit(gw_bucket_t *bucket, gw_queue_t queue, gw_op_t *op_out) {
 /* ---- seeing the end ------------------------------------------------------------------------------------- */
 
 /* The status of an operation whose end has been seen, with its message. */
-static gw_status_t tell(gw_group_t *group, uint64_t sequence, gw_status_t status) {
+static gw_status_t tell(gw_group_t *group, gw_status_t status) {
     char text[GW_SLOTS_MESSAGE_BYTES];
 
     if (status == GW_OK || status == GW_ERR_DAEMON_GONE)
         return status == GW_OK ? GW_OK : gw_group_status(group);
     gw_group_message(group, text);
-    return gw_fail(status, "operation %llu: %s", (unsigned long long)sequence, text);
+    return gw_fail(status, "%s", text);
+}
+
+/* Whether a packet of the channel tells of an end that nobody has seen yet. The lock is held. */
+static bool is_news(gw_group_t *group, const uint8_t *packet, size_t n_bytes) {
+    gw_frame_header_t header;
+
+    if (n_bytes <= sizeof(header))
+        return false;
+    memcpy(&header, packet, sizeof(header));
+    if (header.type != GW_MSG_COMPLETE)
+        return false;
+    Gw__Complete *complete = gw__complete__unpack(NULL, n_bytes - sizeof(header), packet + sizeof(header));
+    if (complete == NULL)
+        return false;
+    const gw_record_t *record = gw_group_record(group, complete->sequence);
+    bool news = record->sequence == complete->sequence && record->bucket != NULL;
+    gw__complete__free_unpacked(complete, NULL);
+    return news;
+}
+
+/* Takes Complete messages of operations whose end has been seen off the channel, up to the first that is
+ * news: so the channel stays readable until the caller has asked for that one. The lock is held. */
+static void drain(gw_group_t *group) {
+    uint8_t packet[COMPLETE_BYTES];
+
+    for (;;) {
+        ssize_t n = recv(group->channel, packet, sizeof(packet), MSG_PEEK | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n == 0)
+            atomic_store_explicit(&group->gone, true, memory_order_relaxed);
+        if (n <= 0 || is_news(group, packet, (size_t)n))
+            return;
+        (void)recv(group->channel, packet, sizeof(packet), MSG_DONTWAIT); /* what was just seen */
+    }
 }
 
 /* GW_IN_PROGRESS, or the status of the operation. */
@@ -237,12 +288,14 @@ static gw_status_t look(gw_group_t *group, gw_op_t op) {
     bool known = op >= 1 && record->sequence == op;
     bool ended = known && gw_record_settle(group, record);
     gw_status_t status = ended ? record->status : GW_IN_PROGRESS;
+    if (group->notify)
+        drain(group);
     pthread_mutex_unlock(&group->lock);
 
     if (!known)
         return gw_fail(GW_ERR_NOT_FOUND, "operation %llu: the last one submitted is %llu, and %u are remembered",
                        (unsigned long long)op, (unsigned long long)last, group->credits);
-    return ended ? tell(group, op, status) : GW_IN_PROGRESS;
+    return ended ? tell(group, status) : GW_IN_PROGRESS;
 }
 
 gw_status_t gw_wait(gw_group_t *group, gw_op_t op, int64_t timeout_ns) {
@@ -263,23 +316,10 @@ gw_status_t gw_wait(gw_group_t *group, gw_op_t op, int64_t timeout_ns) {
     return status != GW_OK ? status : look(group, op);
 }
 
-/* Empties the channel of Complete messages, which nobody needs: the slots say the same. */
-static void drain(gw_group_t *group) {
-    uint8_t packet[64];
-    ssize_t n;
-
-    do {
-        n = recv(group->channel, packet, sizeof(packet), MSG_DONTWAIT);
-    } while (n > 0 || (n < 0 && errno == EINTR));
-    if (n == 0)
-        atomic_store_explicit(&group->gone, true, memory_order_relaxed);
-}
-
 gw_status_t gw_test(gw_group_t *group, gw_op_t op) {
     gw_status_t status = gw_group_argument(group);
     if (status != GW_OK)
         return status;
-    drain(group); /* before looking: what ends later makes the channel readable again */
     status = look(group, op);
     if (status == GW_IN_PROGRESS && gw_group_is_gone(group))
         status = look(group, op);

@@ -2,6 +2,7 @@
 #include "lane_group.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -138,18 +139,46 @@ static void read_channel(gwd_lane_t *lane, gwd_lane_rank_t *rank) {
     gwd_lane_unstall(rank->group);
 }
 
-static int wait_events(const gwd_lane_t *lane, struct epoll_event *events) {
-    uint64_t now_ns, wait_ns = UINT64_MAX;
-    struct timespec timeout;
+/* Works along while jobs are out. Returns whether there may be more to do, so that the lane only looks at
+ * its channels and does not sleep. */
+static bool help(gwd_lane_t *lane) {
+    if (lane->n_running == 0)
+        return false;
+    return gwd_reduce_help(lane->reduce) || !gwd_queue_empty(&lane->finished);
+}
 
-    if (lane->next_check_ns) {
-        now_ns = gwd_now_ns();
-        wait_ns = lane->next_check_ns > now_ns ? lane->next_check_ns - now_ns : 0;
-    }
+/* How long to sleep at most; UINT64_MAX: until something happens. */
+static uint64_t sleep_ns(const gwd_lane_t *lane, uint64_t now_ns) {
+    uint64_t result = UINT64_MAX;
+
+    if (lane->next_check_ns)
+        result = lane->next_check_ns > now_ns ? lane->next_check_ns - now_ns : 0;
     if (lane->waiting) {
         uint64_t poll_ns = atomic_load_explicit(&lane->limits->poll_ns, memory_order_relaxed);
 
-        wait_ns = poll_ns < wait_ns ? poll_ns : wait_ns;
+        result = poll_ns < result ? poll_ns : result;
+    }
+    return result;
+}
+
+static int wait_events(gwd_lane_t *lane, struct epoll_event *events) {
+    uint64_t now_ns, wait_ns;
+    struct timespec timeout;
+    int n;
+
+    for (;;) {
+        bool busy = help(lane);
+
+        n = epoll_wait(lane->epoll_fd, events, EVENTS_AT_ONCE, 0);
+        now_ns = gwd_now_ns();
+        if (n > 0)
+            lane->awake_until_ns = now_ns + atomic_load_explicit(&lane->limits->spin_ns, memory_order_relaxed);
+        wait_ns = sleep_ns(lane, now_ns);
+        if (n != 0 || wait_ns == 0)
+            return n;
+        if (!busy && now_ns >= lane->awake_until_ns)
+            break;
+        (void)sched_yield(); /* cannot fail */
     }
     timeout.tv_sec = (time_t)(wait_ns / 1000000000u);
     timeout.tv_nsec = (long)(wait_ns % 1000000000u);

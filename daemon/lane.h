@@ -103,7 +103,7 @@ typedef struct gwd_event {
 
 /* Limits that a reload may change; read by the lane whenever it looks at the clock. */
 typedef struct gwd_lane_limits {
-    _Atomic uint64_t late_ns, deadline_ns, poll_ns;
+    _Atomic uint64_t late_ns, deadline_ns, poll_ns, spin_ns;
 } gwd_lane_limits_t;
 
 typedef struct gwd_lane gwd_lane_t;

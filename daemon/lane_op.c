@@ -150,6 +150,7 @@ static void run(gwd_op_t *op) {
     if (row->chunk_bytes != 0 && op->job.n_chunks != 0) {
         op->state = GWD_OP_RUNNING;
         group->n_running++;
+        group->lane->n_running++;
         gwd_reduce_start(group->lane->reduce, &op->job);
         return;
     }
@@ -166,6 +167,7 @@ void gwd_lane_job_finished(gwd_job_t *job) {
 
     trace(op, GWD_TRACE_REDUCED, 0, 0, gwd_now_ns());
     group->n_running--;
+    group->lane->n_running--;
     gwd_lane_op_end(op, group->status);
     gwd_lane_unstall(group);
     gwd_lane_group_release(group);

@@ -9,6 +9,7 @@
 #define GWD_QUEUE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -16,7 +17,8 @@ typedef struct gwd_queue {
     pthread_mutex_t mutex;
     size_t item_bytes;
     unsigned char *items; /* cyclic */
-    size_t capacity, head, count;
+    size_t capacity, head;
+    _Atomic size_t count; /* written under the mutex */
     int wake_fd; /* eventfd, non-blocking */
 } gwd_queue_t;
 
@@ -29,6 +31,11 @@ bool gwd_queue_push(gwd_queue_t *queue, const void *item);
 
 /* Copies the oldest item out; false when there is none. Thread: the receiver. */
 bool gwd_queue_pop(gwd_queue_t *queue, void *item_out);
+
+/* Whether there is nothing to pop at this moment. Thread: any. */
+static inline bool gwd_queue_empty(const gwd_queue_t *queue) {
+    return atomic_load_explicit(&queue->count, memory_order_acquire) == 0;
+}
 
 /* Empties the eventfd: called before popping until false, so that no wake is lost. */
 void gwd_queue_clear_wake(gwd_queue_t *queue);

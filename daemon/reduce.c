@@ -6,16 +6,24 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "clock.h"
 #include "log.h"
 
 struct gwd_reduce {
     pthread_mutex_t mutex;
     pthread_cond_t work;
     gwd_job_t *jobs; /* with chunks left to begin, by priority, then by age */
-    bool stopping;
+    _Atomic bool any; /* whether there are: for those who look without the mutex */
+    _Atomic bool stopping;
+    uint64_t spin_ns;
     unsigned n_threads, sleeping;
     pthread_t threads[];
 };
+
+static void set_jobs(gwd_reduce_t *reduce, gwd_job_t *first) {
+    reduce->jobs = first;
+    atomic_store_explicit(&reduce->any, first != NULL, memory_order_relaxed);
+}
 
 static void unlink_job(gwd_reduce_t *reduce, const gwd_job_t *job) {
     gwd_job_t **at = &reduce->jobs;
@@ -24,6 +32,7 @@ static void unlink_job(gwd_reduce_t *reduce, const gwd_job_t *job) {
         at = &(*at)->next;
     if (*at)
         *at = job->next;
+    set_jobs(reduce, reduce->jobs);
 }
 
 /* A pointer travels, so that nothing of the job is touched once its lane has it back. */
@@ -32,51 +41,84 @@ static void give_back(gwd_job_t *job) {
         gwd_log(GWD_LOG_ERROR, "reduce", "out of memory: a finished job could not be handed back");
 }
 
+/* Begins the next chunk of the most urgent job and does it. Called, and returns, with the mutex held. */
+static void do_chunk(gwd_reduce_t *reduce) {
+    gwd_job_t *job = reduce->jobs;
+    uint64_t chunk = job->next_chunk++;
+
+    job->running_chunks++;
+    if (job->next_chunk == job->n_chunks)
+        set_jobs(reduce, job->next);
+    pthread_mutex_unlock(&reduce->mutex);
+
+    gwd_exchange_chunk(&job->exchange, chunk);
+
+    pthread_mutex_lock(&reduce->mutex);
+    job->running_chunks--;
+    if (job->next_chunk == job->n_chunks && job->running_chunks == 0)
+        give_back(job);
+}
+
+/* Looks for work for a while, and lets others run in between. */
+static void spin(gwd_reduce_t *reduce) {
+    uint64_t end_ns = gwd_now_ns() + reduce->spin_ns;
+
+    while (!atomic_load_explicit(&reduce->any, memory_order_relaxed) && !reduce->stopping && gwd_now_ns() < end_ns)
+        (void)sched_yield(); /* cannot fail */
+}
+
 static void *work(void *argument) {
     gwd_reduce_t *reduce = argument;
 
     pthread_mutex_lock(&reduce->mutex);
     while (!reduce->stopping) {
-        gwd_job_t *job = reduce->jobs;
-        uint64_t chunk;
-
-        if (!job) {
-            reduce->sleeping++;
-            pthread_cond_wait(&reduce->work, &reduce->mutex);
-            reduce->sleeping--;
+        if (reduce->jobs) {
+            do_chunk(reduce);
             continue;
         }
-        chunk = job->next_chunk++;
-        job->running_chunks++;
-        if (job->next_chunk == job->n_chunks)
-            reduce->jobs = job->next;
         pthread_mutex_unlock(&reduce->mutex);
-
-        gwd_exchange_chunk(&job->exchange, chunk);
-
+        spin(reduce);
         pthread_mutex_lock(&reduce->mutex);
-        job->running_chunks--;
-        if (job->next_chunk == job->n_chunks && job->running_chunks == 0)
-            give_back(job);
+        if (reduce->jobs || reduce->stopping)
+            continue;
+        reduce->sleeping++;
+        pthread_cond_wait(&reduce->work, &reduce->mutex);
+        reduce->sleeping--;
     }
     pthread_mutex_unlock(&reduce->mutex);
     return NULL;
 }
 
-static unsigned allowed_cpus(void) {
-    cpu_set_t set;
+bool gwd_reduce_help(gwd_reduce_t *reduce) {
+    bool any;
 
-    if (sched_getaffinity(0, sizeof(set), &set) != 0)
-        return 1; /* more than 1024 CPUs: the operator sets reduce.threads */
-    return (unsigned)CPU_COUNT(&set);
+    if (!atomic_load_explicit(&reduce->any, memory_order_relaxed))
+        return false;
+    pthread_mutex_lock(&reduce->mutex);
+    any = reduce->jobs != NULL;
+    if (any)
+        do_chunk(reduce);
+    pthread_mutex_unlock(&reduce->mutex);
+    return any;
 }
 
-int gwd_reduce_new(unsigned n_threads, gwd_reduce_t **reduce_out) {
+static unsigned default_threads(void) {
+    cpu_set_t set;
+    unsigned cpus = 2; /* if it cannot be told: more than 1024 CPUs */
+
+    if (sched_getaffinity(0, sizeof(set), &set) == 0)
+        cpus = (unsigned)CPU_COUNT(&set);
+    if (cpus <= 2)
+        return 1;
+    return cpus - 1 < 16 ? cpus - 1 : 16;
+}
+
+int gwd_reduce_new(unsigned n_threads, uint64_t spin_ns, gwd_reduce_t **reduce_out) {
     gwd_reduce_t *reduce;
     int error;
 
     if (n_threads == 0)
-        n_threads = allowed_cpus();
+        n_threads = default_threads();
     reduce = calloc(1, sizeof(*reduce) + n_threads * sizeof(reduce->threads[0]));
     if (!reduce)
         return ENOMEM;
@@ -86,6 +128,7 @@ int gwd_reduce_new(unsigned n_threads, gwd_reduce_t **reduce_out) {
     error = pthread_cond_init(&reduce->work, NULL);
     if (error)
         goto err_mutex;
+    reduce->spin_ns = spin_ns;
     for (; reduce->n_threads < n_threads; reduce->n_threads++) {
         error = pthread_create(&reduce->threads[reduce->n_threads], NULL, work, reduce);
         if (error) {
@@ -129,7 +172,8 @@ void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job) {
         at = &(*at)->next;
     job->next = *at;
     *at = job;
-    wake = job->n_chunks < reduce->sleeping ? job->n_chunks : reduce->sleeping;
+    set_jobs(reduce, reduce->jobs);
+    wake = job->n_chunks - 1 < reduce->sleeping ? job->n_chunks - 1 : reduce->sleeping; /* one is the lane's */
     for (; wake > 0; wake--)
         pthread_cond_signal(&reduce->work);
     pthread_mutex_unlock(&reduce->mutex);

@@ -3,6 +3,9 @@
  * A job is an exchange cut into chunks. Reduce threads take the next chunk of the job with the highest
  * priority (the oldest among equals), so an urgent bucket waits for one chunk of a large one and not for
  * all of it. When the last chunk is done the job goes back to its lane.
+ *
+ * Lanes help: a lane that waits for a job does chunks too, and looks at its channels between any two. So
+ * the work begins before the first thread has woken up, and mostly ends where the completion is written.
  */
 #ifndef GWD_REDUCE_H
 #define GWD_REDUCE_H
@@ -24,8 +27,10 @@ typedef struct gwd_job {
     struct gwd_job *next;
 } gwd_job_t;
 
-/* Starts `n_threads` threads (0: one for each CPU this process may use). Returns 0 or an errno value. */
-int gwd_reduce_new(unsigned n_threads, gwd_reduce_t **reduce_out);
+/* Starts `n_threads` threads. 0: one for each CPU this process may use but one, which is the lane's; at
+ * least 1, and at most 16, since memory is the limit by then. A thread without work looks for some for
+ * `spin_ns` before it sleeps. Returns 0 or an errno value. */
+int gwd_reduce_new(unsigned n_threads, uint64_t spin_ns, gwd_reduce_t **reduce_out);
 
 /* Stops the threads; no job may be left. */
 void gwd_reduce_free(gwd_reduce_t *reduce);
@@ -34,6 +39,9 @@ unsigned gwd_reduce_threads(const gwd_reduce_t *reduce);
 
 /* Hands a job over; its n_chunks is at least 1. It comes back through job->finished. Thread: any. */
 void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job);
+
+/* Does one chunk of the most urgent job in the calling thread; false when none is left to begin. */
+bool gwd_reduce_help(gwd_reduce_t *reduce);
 
 /* Drops the chunks that nobody has begun. The job still comes back, once, through job->finished.
  * Thread: the one that started it, before it has come back. */

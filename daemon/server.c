@@ -35,6 +35,7 @@ static void apply_config(gwd_server_t *server) {
     atomic_store(&server->limits.late_ns, (uint64_t)config->deadline_late_ms * 1000000u);
     atomic_store(&server->limits.deadline_ns, (uint64_t)config->deadline_bucket_s * 1000000000u);
     atomic_store(&server->limits.poll_ns, (uint64_t)config->lane_poll_us * 1000u);
+    atomic_store(&server->limits.spin_ns, (uint64_t)config->lane_spin_us * 1000u);
 }
 
 static void on_change(void *context, const gwd_config_key_t *key, const char *old_text, const char *new_text,
@@ -131,7 +132,7 @@ static void on_terminate(uv_signal_t *signal, int number) {
 
 static gw_status_t start_threads(gwd_server_t *server, char *text, size_t text_bytes) {
     const gwd_config_t *config = &server->config;
-    int error = gwd_reduce_new((unsigned)config->reduce_threads, &server->reduce);
+    int error = gwd_reduce_new((unsigned)config->reduce_threads, (uint64_t)config->lane_spin_us * 1000, &server->reduce);
     uint32_t wanted = (uint32_t)config->lane_count;
 
     if (!error && wanted == 0) {

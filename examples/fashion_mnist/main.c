@@ -28,7 +28,7 @@ static const char usage[] =
     "  --out FOLDER    where the picture of the loss curves goes (default: .)\n"
     "  --epochs N      passes over the images, 1 to 40 (default: 3)\n"
     "  --seed N        of weights and order (default: 1)\n"
-    "  --admin-command WORDS   run before the group ends, and shown in the report: 'gwctl groups'\n";
+    "  --admin-command WORDS   run before the group ends and shown in the report, for example 'gwctl groups'\n";
 
 static int parse_number(const char *text, long least, long most, long *value_out) {
     char *end = NULL;
@@ -183,41 +183,58 @@ static pid_t start(const struct run *run, int (*child)(const struct run *, int),
     _exit(child(run, index));
 }
 
-/* Runs `count` children to their end, showing progress. Returns 0 when all did well. */
+/* Takes the end of one child, if there is any. Returns 1 when all was well with it, -1 when not, 0 when none ended. */
+static int reap(pid_t *pid, int count) {
+    int status = 0;
+    pid_t ended = waitpid(-1, &status, WNOHANG);
+    if (ended <= 0)
+        return 0;
+    for (int i = 0; i < count; i++) {
+        if (pid[i] != ended)
+            continue;
+        pid[i] = 0;
+        if (WIFSIGNALED(status))
+            fprintf(stderr, "process %d (pid %d) was ended by signal %d\n", i, (int)ended, WTERMSIG(status));
+    }
+    return status == 0 ? 1 : -1;
+}
+
+/* Runs `count` children to their end. Returns 0 when all did well. When one fails, the others have some time to find
+ * out by themselves and say so. */
 static int run_phase(struct run *run, int count, int (*child)(const struct run *, int),
                      void (*attend)(struct run *, double, bool)) {
+    const int64_t begin_ns = now_ns(), grace_ns = 3000000000;
     pid_t pid[RANKS] = {0};
-    int alive = 0, failed = 0;
-    int64_t begin_ns = now_ns();
-    for (int i = 0; i < count && !failed; i++) {
+    int alive = 0;
+    int64_t failed_ns = 0;
+    for (int i = 0; i < count && !failed_ns; i++) {
         pid[i] = start(run, child, i);
         if (pid[i] < 0) {
             perror("fashion_mnist: fork");
-            failed = 1;
+            failed_ns = now_ns();
         }
         alive += pid[i] > 0;
     }
     while (alive > 0) {
-        int status = 0;
-        pid_t ended = waitpid(-1, &status, WNOHANG);
-        if (ended > 0) {
-            alive--;
-            failed |= status != 0;
-            for (int i = 0; i < count; i++)
-                pid[i] = pid[i] == ended ? 0 : pid[i];
-        } else {
+        int ended = reap(pid, count);
+        alive -= ended != 0;
+        if (ended < 0 && !failed_ns)
+            failed_ns = now_ns();
+        if (ended)
+            continue;
+        if (!failed_ns)
             attend(run, (double)(now_ns() - begin_ns) * 1e-9, false);
-            fflush(stdout);
-            usleep(200000);
-        }
-        for (int i = 0; i < count && failed; i++)
+        fflush(stdout);
+        usleep(100000);
+        for (int i = 0; i < count && failed_ns && now_ns() - failed_ns > grace_ns; i++)
             if (pid[i] > 0)
                 kill(pid[i], SIGTERM);
     }
-    attend(run, (double)(now_ns() - begin_ns) * 1e-9, true);
+    if (!failed_ns)
+        attend(run, (double)(now_ns() - begin_ns) * 1e-9, true);
     if (isatty(STDOUT_FILENO) == 1)
         putchar('\n');
-    return failed ? -1 : 0;
+    return failed_ns ? -1 : 0;
 }
 
 int main(int argc, char **argv) {
@@ -238,7 +255,7 @@ int main(int argc, char **argv) {
            run.train.count, RANKS, mlp_total_count(), LAYERS, BATCH);
     fflush(stdout);
     if (run_phase(&run, RANKS, trainer_child, attend_training) || run_phase(&run, 2, alone_child, attend_alone)) {
-        fprintf(stderr, "fashion_mnist: a process failed: see its message above\n");
+        fprintf(stderr, "fashion_mnist: a process failed: see the messages above\n");
         return 1;
     }
     putchar('\n');

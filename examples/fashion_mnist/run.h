@@ -19,7 +19,7 @@ enum {
     RANKS = 4,
     BATCH = 64, /* images a rank and step */
     EPOCHS_MAX = 40,
-    ROUNDS = 4, /* of the measurement: each goes through all modes once */
+    ROUNDS = 5, /* of the measurement: each goes through all modes once */
     ROUND_STEPS = 40,
 };
 

@@ -13,7 +13,9 @@
 /* Of one step in ms: means over ranks and steps. */
 struct shares {
     double forward, backward, exposed, other, update, step;
-    double last_exposed; /* of the rank that was last: median over steps */
+    /* What was exposed on the rank that was last. When other programs use the cores, most steps measure how long a
+     * thread waits for a core; the steps that are least disturbed, the lowest tenth, measure the exchange. */
+    double least_exposed, median_exposed;
 };
 
 /* The whole training. Returns 0, or -1 when memory is short. */

@@ -17,16 +17,16 @@ GW_INLINE gw_vf32_t widen_f16(gw_vu32_t h) {
     return (gw_vf32_t)(sign | select_u32(magnitude >= (0x7c00u << 13), special, finite));
 }
 
-/* Half to even. Below 2^-14 the sum with 0.5 rounds to multiples of 2^-24, the smallest subnormal. NaN must be
- * canonical. */
+/* Half to even; NaN becomes canonical. Below 2^-14 the sum with 0.5 rounds to multiples of 2^-24, the smallest
+ * subnormal. */
 GW_INLINE gw_vu32_t narrow_f16(gw_vf32_t v) {
     gw_vu32_t bits = (gw_vu32_t)v;
     gw_vu32_t magnitude = bits & 0x7fffffffu;
     gw_vu32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
     gw_vu32_t small = (gw_vu32_t)((gw_vf32_t)magnitude + 0.5f) - 0x3f000000u;
-    gw_vu32_t special = (magnitude >> 13) & 0x200u; /* the quiet bit of NaN */
+    gw_vu32_t special = ((gw_vu32_t)(magnitude > 0x7f800000u) & 0x200u) | 0x7c00u;
     gw_vu32_t h = select_u32(magnitude < 0x38800000u, small, normal);
-    h = select_u32(magnitude >= 0x47800000u, special | 0x7c00u, h);
+    h = select_u32(magnitude >= 0x47800000u, special, h);
     return h | ((bits >> 16) & 0x8000u);
 }
 

@@ -355,20 +355,20 @@ static void test_all_16_bit_values(void) {
 
 /* One result of up to four one-element inputs, given and returned as bits, the same in every form. */
 static uint64_t one(gw_type_t type, gw_redop_t op, unsigned n_in, const uint64_t *bits) {
-    uint64_t result = 0;
+    uint64_t best = 0, result = 0;
     const void *in[4];
-    void *out = &result;
+    void *best_out = &best, *out = &result;
     for (unsigned r = 0; r < n_in; r++)
         in[r] = &bits[r];
+    gw_kernel_reduce(type, op, in, n_in, &best_out, 1, 1);
     for (const gw_kernel_form_t *const *form = gw_kernel_forms(); *form; form++) {
-        uint64_t before = result;
         if (!gw_kernel_force_isa((*form)->name))
             continue;
         gw_kernel_reduce(type, op, in, n_in, &out, 1, 1);
-        CU_ASSERT_TRUE(form == gw_kernel_forms() || before == result || before == 0);
+        CU_ASSERT_EQUAL(result, best);
     }
     CU_ASSERT_TRUE(gw_kernel_force_isa(NULL));
-    return result;
+    return best;
 }
 #define ONE(type, op, ...) \
     one(type, op, sizeof((uint64_t[]){__VA_ARGS__}) / 8, (const uint64_t[]){__VA_ARGS__})
