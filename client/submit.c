@@ -7,14 +7,15 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <poll.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "copy.h"
 #include "error.h"
 #include "gradwire.pb-c.h"
 #include "group.h"
@@ -28,14 +29,18 @@ static bool has_ended(gw_group_t *group, uint64_t sequence) {
     return gw_slots_reached(atomic_load_explicit(&slot->done, memory_order_acquire), sequence);
 }
 
+static bool is_copied(const gw_span_t *span) {
+    return span->buffer != NULL && span->buffer->shared != span->buffer->data;
+}
+
 static void copy_in(const gw_span_t *span) {
-    if (span->buffer != NULL && span->buffer->shared != span->buffer->data)
-        memcpy(span->buffer->shared + span->offset, span->buffer->data + span->offset, (size_t)span->bytes);
+    if (is_copied(span))
+        gw_copy(span->buffer->shared + span->offset, span->buffer->data + span->offset, (size_t)span->bytes);
 }
 
 static void copy_out(const gw_span_t *span) {
-    if (span->buffer != NULL && span->buffer->shared != span->buffer->data)
-        memcpy(span->buffer->data + span->offset, span->buffer->shared + span->offset, (size_t)span->bytes);
+    if (is_copied(span))
+        gw_copy(span->buffer->data + span->offset, span->buffer->shared + span->offset, (size_t)span->bytes);
 }
 
 /* How an operation that has ended did so. A group that fails ends all that its ranks may have on their way,
@@ -190,7 +195,9 @@ static gw_status_t submit_locked(gw_bucket_t *bucket, uint64_t waiter, gw_op_t *
     Gw__Submit submit = GW__SUBMIT__INIT;
     gw_record_t *record = NULL;
 
-    gw_status_t status = check_idle(bucket);
+    gw_status_t status = gw_group_status(group);
+    if (status == GW_OK)
+        status = check_idle(bucket);
     if (status == GW_OK)
         status = take_record(group, &record);
     if (status == GW_OK)

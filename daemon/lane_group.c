@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "frame.h"
 #include "log.h"
 
 /* One allocation for the parts, and one for the two span tables, of all operations. */
@@ -136,6 +137,15 @@ static void end_slots(const gwd_lane_rank_t *rank, gw_status_t status) {
     }
 }
 
+/* Wakes an event loop that watches the channel: a Complete of no operation. */
+static void wake_channel(const gwd_lane_rank_t *rank, gw_status_t status) {
+    const gwd_complete_t complete = {.status = status};
+    uint8_t body[GWD_COMPLETE_BYTES];
+
+    /* Where there is no room, the channel is readable already. */
+    (void)gw_frame_send(rank->info.channel_fd, GW_MSG_COMPLETE, 0, body, gwd_complete_pack(&complete, body), NULL, 0);
+}
+
 static void tell_failure(gwd_lane_group_t *group) {
     for (uint64_t sequence = group->tail; sequence < group->tail + group->credits; sequence++) {
         gwd_op_t *op = gwd_op_at(group, sequence);
@@ -148,8 +158,10 @@ static void tell_failure(gwd_lane_group_t *group) {
             gwd_lane_op_end(op, group->status);
     }
     for (uint32_t r = 0; r < group->nranks; r++)
-        if (!group->ranks[r].left)
+        if (!group->ranks[r].left) {
             end_slots(&group->ranks[r], group->status);
+            wake_channel(&group->ranks[r], group->status);
+        }
 }
 
 void gwd_lane_group_fail(gwd_lane_group_t *group, gw_status_t status, const char *text) {

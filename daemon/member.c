@@ -242,6 +242,8 @@ static gwd_group_t *find_group(const gwd_server_t *server, uint32_t id) {
 static void failed(gwd_group_t *group, const gwd_event_t *event) {
     group->status = event->status;
     snprintf(group->message, sizeof(group->message), "%s", event->text ? event->text : "");
+    if (group->n_split > 0)
+        gwd_group_give_up_split(group, group->status, group->message);
     gwd_log(GWD_LOG_NOTICE, "group", "group %u failed: %s: %s", group->id, gw_status_name(event->status), group->message);
 }
 

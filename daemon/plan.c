@@ -16,7 +16,7 @@ void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, uint64_t inline_bytes,
     uint64_t hash = mix(UINT64_C(0xcbf29ce484222325), nranks);
 
     plan_out->nranks = nranks;
-    plan_out->rows[0] = (gwd_plan_row_t){inline_bytes, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GWD_CODEC_NONE, 0};
+    plan_out->rows[0] = (gwd_plan_row_t){inline_bytes / nranks, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GWD_CODEC_NONE, 0};
     plan_out->rows[1] = (gwd_plan_row_t){UINT64_MAX, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GWD_CODEC_NONE, chunk_bytes};
     for (size_t i = 0; i < GWD_PLAN_ROWS; i++) {
         const gwd_plan_row_t *row = &plan_out->rows[i];

@@ -30,6 +30,7 @@ typedef struct gwd_plan {
     uint64_t hash;
 } gwd_plan_t;
 
+/* `inline_bytes` is what the lane does itself, all ranks together. */
 void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, uint64_t inline_bytes, uint64_t chunk_bytes);
 
 /* The row for buckets of `bytes`. */

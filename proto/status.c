@@ -73,7 +73,7 @@ size_t gw_type_bytes(gw_type_t type) {
 }
 
 #define TEXT_OF_(number) #number
-#define TEXT_OF(number) TEXT_OF_(number)
+#define TEXT_OF(number)  TEXT_OF_(number)
 
 const char *gw_version(void) {
     return TEXT_OF(GW_VERSION_MAJOR) "." TEXT_OF(GW_VERSION_MINOR) "." TEXT_OF(GW_VERSION_PATCH);

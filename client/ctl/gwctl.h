@@ -16,7 +16,8 @@
  *                "last_completed", "in_flight",
  *                "ranks": [{"rank", "present": true | false, "client", "pid", "uid", "host", "submitted",
  *                           "last_count", "last_ns"}]}]
- *              The last row of a plan has no upper end: max_bytes 2^64. A group that is "id" or "forming" has no engine, plan and status; a rank
+ *              The last row of a plan has no upper end: max_bytes 2^64. chunk_bytes 0: one piece.
+ *              A group that is "id" or "forming" has no engine, plan and status; a rank
  *              that is not present has no client.
  *   buffers    [{"id", "client", "uid", "bytes", "kind", "path"?, "copied": true | false}]
  *   buckets    [{"group", "rank", "bucket", "name", "collective", "type", "redop", "count", "priority", "matrices",

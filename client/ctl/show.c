@@ -52,7 +52,8 @@ int gwctl_status(const gwctl_options_t *options, const char *const *arguments, s
 /* ---- tables ------------------------------------------------------------------------------------- */
 
 int gwctl_clients(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments) {
-    static const char *const headers[] = {">ID", "USER", "PID", "NAME", "SINCE", ">GROUPS", ">BUFFERS", ">MEMORY"};
+    static const char *const headers[] = {">ID",   "USER",    "PID",      "NAME",   "ROLE",
+                                          "SINCE", ">GROUPS", ">BUFFERS", ">MEMORY"};
     cJSON *clients;
     const cJSON *client;
     gwctl_table_t table;
@@ -196,9 +197,13 @@ static void print_plan(const cJSON *group) {
             printf("up to %s: ", gwctl_cell_bytes(max_bytes).text);
         else
             fputs("larger: ", stdout);
-        printf("engine %s, mover %s, codec %s, pieces of %s\n", gwctl_cell_text(gwctl_text(row, "engine")).text,
-               gwctl_cell_text(gwctl_text(row, "mover")).text, gwctl_cell_text(gwctl_text(row, "codec")).text,
-               gwctl_cell_bytes(gwctl_number(row, "chunk_bytes")).text);
+        double chunk_bytes = gwctl_number(row, "chunk_bytes");
+        printf("engine %s, mover %s, codec %s, ", gwctl_cell_text(gwctl_text(row, "engine")).text,
+               gwctl_cell_text(gwctl_text(row, "mover")).text, gwctl_cell_text(gwctl_text(row, "codec")).text);
+        if (chunk_bytes > 0)
+            printf("in pieces of %s\n", gwctl_cell_bytes(chunk_bytes).text);
+        else
+            puts("in one piece, by the lane itself");
     }
     printf("  plan hash %s\n", gwctl_cell_text(gwctl_text(group, "plan_hash")).text);
 }

@@ -93,7 +93,7 @@ static int parse_options(int argc, char **argv, struct run *run, const char **da
 /* One mapping for all that the processes share, in pages that only those written become real. */
 static int share(struct run *run) {
     size_t trained = (size_t)run->steps * sizeof(struct step);
-    size_t measured = (size_t)ROUNDS * MODES * ROUND_STEPS * sizeof(struct step);
+    size_t measured = (size_t)MEASURED_STEPS * sizeof(struct step);
     size_t results = (sizeof(struct results) + 63) & ~(size_t)63;
     size_t bytes = results + RANKS * (trained + measured) + 2 * (size_t)run->steps * sizeof(double);
     char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -126,29 +126,33 @@ static void ask_daemon(struct run *run) {
         fprintf(stderr, "fashion_mnist: '%s' failed\n", run->admin_command);
 }
 
-static void show_training(const struct run *run, double seconds, bool last) {
+static void show_training(const struct run *run, double seconds) {
     static int64_t epochs_shown;
-    int64_t done = run->steps;
+    int64_t done = run->steps + MEASURED_STEPS;
     for (int r = 0; r < RANKS; r++) {
         int64_t steps = atomic_load(&run->results->trainer_steps[r]);
         done = steps < done ? steps : done;
     }
     if (done == 0)
         return;
-    int64_t epochs = done / run->epoch_steps;
-    const char *phase = done < run->steps ? "training" : last ? "trained" : "measuring overlap";
-    if (isatty(STDOUT_FILENO) == 1)
-        printf("\r\033[K%d ranks: %s, step %lld of %lld, loss %.3f, %.0f s", RANKS, phase, (long long)done,
-               (long long)run->steps, trained_loss(run, done - 1), seconds);
-    else if (epochs > epochs_shown)
-        printf("%d ranks: epoch %lld of %d, loss %.3f, %.1f s\n", RANKS, (long long)epochs, run->epochs,
-               trained_loss(run, done - 1), seconds);
+    int64_t trained = done < run->steps ? done : run->steps, epochs = trained / run->epoch_steps;
+    double loss = trained_loss(run, trained - 1);
+    if (isatty(STDOUT_FILENO) == 1) {
+        printf("\r\033[K%d ranks: step %lld of %lld, loss %.3f", RANKS, (long long)trained, (long long)run->steps,
+               loss);
+        if (done >= run->steps)
+            printf("; measuring overlap: step %lld of %d", (long long)(done - run->steps), MEASURED_STEPS);
+        printf(", %.0f s", seconds);
+    } else if (epochs > epochs_shown) {
+        printf("%d ranks: epoch %lld of %d, loss %.3f, %.1f s\n", RANKS, (long long)epochs, run->epochs, loss, seconds);
+    }
     epochs_shown = epochs;
 }
 
 /* What the first process does again and again while the processes of a phase run, and once after that. */
 static void attend_training(struct run *run, double seconds, bool last) {
-    show_training(run, seconds, last);
+    (void)last;
+    show_training(run, seconds);
     if (atomic_load(&run->results->trainers_finished) == RANKS && !atomic_load(&run->results->trainers_released)) {
         ask_daemon(run);
         atomic_store(&run->results->trainers_released, 1);

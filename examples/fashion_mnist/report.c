@@ -100,6 +100,9 @@ static void judge_replicas(const struct run *run) {
     }
     judge(equal, "replicas: all %zu parameters of all %d ranks equal bit for bit after each epoch (%016llx)",
           mlp_total_count(), RANKS, (unsigned long long)last);
+    for (int e = 0; e < run->epochs && !equal; e++)
+        for (int r = 0; r < RANKS; r++)
+            printf("      epoch %d, rank %d: %016llx\n", e + 1, r, (unsigned long long)results->epoch_hash[e][r]);
     judge(!off_equal, "control: with the exchange off the replicas differ");
     judge(results->flipped_hash != last, "control: one flipped bit in one parameter is seen (%016llx)",
           (unsigned long long)results->flipped_hash);

@@ -33,6 +33,8 @@ enum mode {
     MODES,
 };
 
+enum { MEASURED_STEPS = ROUNDS * MODES * ROUND_STEPS };
+
 /* One step of one rank. Times are CLOCK_MONOTONIC, so those of different processes can be compared. */
 struct step {
     double loss; /* mean over this rank's images, before the update */
@@ -50,7 +52,7 @@ struct step {
 struct results {
     gw_unique_id_t id;
     atomic_int id_ready;
-    atomic_llong trainer_steps[RANKS]; /* progress */
+    atomic_llong trainer_steps[RANKS]; /* progress: of the training, then of the measurement */
     atomic_int trainers_finished;      /* trainers that wait, before they leave the group, */
     atomic_int trainers_released;      /* for the first process to say so */
     atomic_llong single_steps;
@@ -76,7 +78,7 @@ struct run {
     /* In shared memory: */
     struct results *results;
     struct step *trained[RANKS];  /* `steps` of them */
-    struct step *measured[RANKS]; /* ROUNDS * MODES * ROUND_STEPS: see measured_step */
+    struct step *measured[RANKS]; /* MEASURED_STEPS: see measured_step */
     double *single_loss;          /* `steps` */
     double *reference_loss;       /* `reference_steps` */
 };

@@ -199,6 +199,7 @@ static int measure(struct trainer *t) {
                 if (train_step(t, (enum mode)mode, t->order + s * BATCH, learning_rate(s, run->steps),
                                measured_step(run, t->rank, round, mode, s)))
                     return -1;
+            atomic_fetch_add(&run->results->trainer_steps[t->rank], ROUND_STEPS);
             run->results->round_hash[round][mode][t->rank] = mlp_hash(&t->net);
         }
     }

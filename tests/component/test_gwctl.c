@@ -153,6 +153,19 @@ static void tables_are_aligned(void) {
     CU_ASSERT_STRING_EQUAL(output, "no buffer\n");
 }
 
+/* One row in every table: as many cells as columns, so exactly two lines. */
+static void every_table_has_as_many_cells_as_columns(void) {
+    static const char *const commands[] = {"clients", "buffers", "buckets", "config"};
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        CU_ASSERT_EQUAL(run_answered(commands[i], ANSWERS, "[{\"name\":\"n\"}]"), 0);
+        int lines = 0;
+        for (const char *c = output; *c != '\0'; c++)
+            lines += *c == '\n';
+        CU_ASSERT_EQUAL(lines, 2);
+        CU_ASSERT_EQUAL(output[strlen(output) - 1], '\n');
+    }
+}
+
 static void a_failed_group_says_why(void) {
     CU_ASSERT_EQUAL(run_answered("groups", ANSWERS,
                                  "[{\"id\":4,\"nranks\":1,\"state\":\"failed\",\"status\":\"GW_ERR_RANK_DIED\","
@@ -324,6 +337,7 @@ int main(void) {
     static CU_TestInfo tests[] = {
         {"json is passed on as it is", json_is_passed_on_as_it_is},
         {"tables are aligned", tables_are_aligned},
+        {"every table has as many cells as columns", every_table_has_as_many_cells_as_columns},
         {"a failed group says why", a_failed_group_says_why},
         {"text of clients is harmless", text_of_clients_is_harmless},
         {"statistics are rendered for prometheus", statistics_are_rendered_for_prometheus},

@@ -1,32 +1,28 @@
-"""ranks.py - rank processes and captive daemons for the integration tests
+"""ranks.py - rank processes, and what must hold after every fault, for the integration tests
 
-Rank drives one tests/integration/rank process. Daemon runs a gradwired of its own in a folder of its own, with a
-group of two bystanders in it; at its end it checks what must hold after every fault: the bystanders' group still
-works, a new one does, nothing of the clients is left, and the daemon ends in good order.
+Rank drives one tests/integration/rank process. Daemon is gwtest's with a group of two bystanders in it; at its end it
+checks what must hold after every fault: the bystanders' group still works, a new one does, nothing of the clients is
+left, and the daemon ends in good order. A test file is functions, whose names say what must hold, and a call of main.
 """
 
-import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
-BUILD = os.environ.get("BUILD", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "build"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import gwtest  # pylint: disable=wrong-import-position
+from gwtest import Checks, Skip, kill, program, reap, spawn, wait_until  # noqa: F401 pylint: disable=unused-import
+
 SLOW = 8 if os.environ.get("GW_TEST_SLOW", "0") != "0" else 1
 PATIENCE_S = 20 * SLOW
 
 
-class Failed(Exception):
-    """A check did not hold."""
-
-
 def check(condition, what):
     if not condition:
-        raise Failed(what)
+        raise AssertionError(what)
 
 
 def equal(got, wanted, what):
@@ -40,10 +36,7 @@ def contains(text, *parts):
 
 def until(condition, what, seconds=5):
     """Waits for something that another process does soon."""
-    deadline = time.monotonic() + seconds * SLOW
-    while not condition():
-        check(time.monotonic() < deadline, f"not so after {seconds * SLOW} s: {what}")
-        time.sleep(0.01)
+    return wait_until(condition, seconds * SLOW, what)
 
 
 class Reply:
@@ -60,9 +53,8 @@ class Rank:
 
     def __init__(self, socket, user=None, connect=True, **variables):
         environment = dict(os.environ, GRADWIRE_SOCKET=socket, **variables)
-        self.process = subprocess.Popen([os.path.join(BUILD, "tests", "integration", "rank")], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, env=environment, user=user, group=user,
-                                        extra_groups=[] if user is not None else None)
+        self.process = spawn([program("tests/integration/rank")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             env=environment, user=user, group=user, extra_groups=None if user is None else [])
         self.pid = self.process.pid
         self.rest = b""
         if connect:
@@ -126,10 +118,11 @@ class Rank:
 
     def close(self):
         """Ends in any way."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdin.close()
+        kill(self.process)
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
         self.process.stdout.close()
 
 
@@ -160,37 +153,19 @@ def exchange(ranks, group="g", bucket="k"):
         rank.ok(f"wait {group} {op} {PATIENCE_S * 1000}")
 
 
-class Daemon:
-    """A captive gradwired. `with Daemon("--limits.clients=4") as daemon:`"""
+class Daemon(gwtest.Daemon):
+    """A captive daemon with bystanders. `with Daemon("--limits.clients=4") as daemon:`"""
 
-    def __init__(self, *flags, bystanders=True, folder=None, environment=None, prefix=(), check_fds=True, **popen):
-        self.flags = list(flags)
-        self.own_folder = folder is None
-        self.folder = folder or tempfile.mkdtemp(prefix="gwt-")
-        if self.own_folder:
-            os.chmod(self.folder, 0o755)
-        self.socket = os.path.join(self.folder, "client.sock")
-        self.admin = os.path.join(self.folder, "admin.sock")
-        self.log_path = os.path.join(self.folder, "log")
-        self.want_bystanders = bystanders
-        self.check_fds = check_fds
-        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("GRADWIRE_")}
-        self.environment.update(environment or {})
-        self.prefix, self.popen = list(prefix), popen
-        self.ranks, self.bystanders, self.process = [], [], None
-
-    def start(self, ready=True):
-        with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
-                self.prefix + [os.path.join(BUILD, "gradwired"), f"--socket-dir={self.folder}",
-                               "--socket.client_mode=0666", *self.flags],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, **self.popen)
-        self.pid = self.process.pid
-        if ready:
-            until(lambda: self.process.poll() is not None or "serves clients" in self.log(), "the daemon serves", 10)
-            check(self.process.poll() is None, f"the daemon did not start: {self.log()}")
-            self.base_fds = self.fds()
-        return self
+    def __init__(self, *flags, bystanders=True, checks=True, **options):
+        self.ranks, self.bystanders, self.checks = [], [], checks
+        super().__init__("--socket.client_mode=0666", *flags, **options)
+        os.chmod(self.dir, 0o755)  # ranks of other users come in, too
+        self.base_fds = self.fd_count()
+        if bystanders:
+            self.bystanders = [Rank(self.socket) for _ in range(2)]
+            join(self.bystanders)
+            prepare(self.bystanders)
+            self.check_bystanders()
 
     def rank(self, **options):
         self.ranks.append(Rank(self.socket, **options))
@@ -207,39 +182,28 @@ class Daemon:
         prepare(ranks, **options)
         return ranks
 
-    # ---- looking at it ---------------------------------------------------------------------------
-
-    def log(self):
-        with open(self.log_path, encoding="utf-8", errors="replace") as log:
-            return log.read()
-
-    def fds(self):
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
-
     def memory(self):
         """Resident bytes without what is shared with clients."""
         with open(f"/proc/{self.pid}/status", encoding="utf-8") as status:
             sizes = {w[0]: int(w[1]) for w in (line.replace(":", "").split() for line in status) if w[-1] == "kB"}
         return (sizes["VmRSS"] - sizes["RssShmem"]) * 1024
 
-    def gwctl(self, *words):
-        return subprocess.run([os.path.join(BUILD, "gwctl"), "--socket", self.admin, *words], capture_output=True,
-                              text=True, timeout=PATIENCE_S, check=False)
+    def die(self):
+        self.process.kill()
+        self.process.wait()
 
-    def ask(self, *words):
-        result = self.gwctl("--json", *words)
-        equal(result.returncode, 0, f"gwctl {' '.join(words)} ({result.stderr.strip()})")
-        return json.loads(result.stdout)
-
-    def stat(self, name):
-        for entry in self.ask("stats")["stats"]:
-            if entry["name"] == name:
-                return entry["value"]
-        raise Failed(f"there is no statistic {name}")
+    def restart(self):
+        with open(self.log_path, "ab") as log:
+            self.process = spawn(self.process.args, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.pid = self.process.pid
+        until(self._is_ready, "the daemon serves again")
+        self.base_fds = self.fd_count()
 
     # ---- after a fault ---------------------------------------------------------------------------
 
     def check_bystanders(self):
+        if not self.bystanders:
+            return
         for number, rank in enumerate(self.bystanders):
             rank.ok(f"fill b f32 1024 {number + 1}")
         exchange(self.bystanders)
@@ -247,94 +211,58 @@ class Daemon:
             equal(rank.ok("expect b f32 1024 3"), "0", "wrong elements of the bystanders' sum")
             contains(rank.ok("check g"), "GW_OK", "failed=0")
 
+    def check_new_group(self):
+        ranks = self.ready(2)
+        exchange(ranks)
+        for rank in ranks:
+            equal(rank.ok("expect b f32 1024 3"), "0", "wrong elements of a new group's sum")
+            rank.end()
+
     def check_clean(self):
         """Nothing of the clients is left."""
         def left():
-            status = self.ask("status")
+            status = self.admin_json("status")
             return [status[what] for what in ("groups", "buffers", "buffer_bytes", "buckets")] + [status["clients"] - 1]
-        until(lambda: left() == [0] * 5, f"no groups, buffers, bytes, buckets, clients are left, but {left()}")
-        if self.check_fds:
-            until(lambda: self.fds() == self.base_fds, f"{self.base_fds} descriptors are open again")
+        until(lambda: left() == [0] * 5, "no group, buffer, byte, bucket and client is left")
+        self.wait_fd_count(self.base_fds, 5 * SLOW)
 
-    def terminate(self):
-        self.process.terminate()
-        equal(self.process.wait(PATIENCE_S), 0, "exit status of the daemon")
-
-    def __enter__(self):
-        self.start()
-        if self.want_bystanders:
-            self.bystanders = [Rank(self.socket) for _ in range(2)]
-            join(self.bystanders)
-            prepare(self.bystanders)
-            self.check_bystanders()
-        return self
+    def close_ranks(self):
+        for rank in self.ranks + self.bystanders:
+            rank.close()
+        self.ranks, self.bystanders = [], []
 
     def __exit__(self, kind, value, traceback):
         try:
-            if kind is None and self.process and self.process.poll() is None:
+            if kind is None and self.checks:
+                self.assert_alive()
                 self.check_bystanders()
-                for rank in self.ranks + self.bystanders:
-                    rank.close()
-                ranks = [Rank(self.socket) for _ in range(2)]
-                self.ranks += ranks
-                join(ranks)
-                prepare(ranks)
-                exchange(ranks)
-                for rank in ranks:
-                    equal(rank.ok("expect b f32 1024 3"), "0", "wrong elements of a new group's sum")
-                    rank.end()
+                self.close_ranks()
+                self.check_new_group()
                 self.check_clean()
-                self.terminate()
-                check("Sanitizer" not in self.log() and "runtime error" not in self.log(), "a sanitizer has a report")
-        except (Failed, subprocess.TimeoutExpired):
-            kind = Failed
+                self.stop(PATIENCE_S)
+        except AssertionError:
+            kind = AssertionError
             raise
         finally:
-            for rank in self.ranks + self.bystanders:
-                rank.close()
-            if self.process and self.process.poll() is None:
-                self.process.kill()
-                self.process.wait()
             if kind is not None:
-                print(f"---- log of the daemon\n{self.log()}----", flush=True)
-            if self.own_folder:
-                shutil.rmtree(self.folder, ignore_errors=True)
+                lines = [line for line in self.log().splitlines() if "(gwctl," not in line]
+                print("---- log of the daemon", *lines[-60:], "----", sep="\n", flush=True)
+            self.close_ranks()
+            self.discard()
 
 
-class Skip(Exception):
-    """This machine cannot run the test."""
-
-
-def main(tests):
-    """Runs functions, whose names say what must hold, and counts."""
-    wanted = sys.argv[1:]
-    counts = {"ok": 0, "FAIL": 0, "skipped": 0}
-    for function in tests:
-        name = function.__name__.replace("_", " ")
-        if wanted and not any(word in name for word in wanted):
+def main(namespace, seconds=60):
+    """Runs the tests of a module in the order they are written in, or those named on the command line."""
+    checks = Checks()
+    for name, function in namespace.items():
+        if name.startswith("_") or getattr(function, "__module__", "") != "__main__" or not hasattr(function, "__code__"):
+            continue
+        name = name.replace("_", " ")
+        if sys.argv[1:] and not any(word in name for word in sys.argv[1:]):
             continue
         begin = time.monotonic()
-        try:
+        with checks(name, seconds * SLOW):
             function()
-            result, why = "ok", ""
-        except Skip as reason:
-            result, why = "skipped", f": {reason}"
-        except Exception as error:  # a test that breaks has failed, and the others go on
-            import traceback
-            if not isinstance(error, Failed):
-                traceback.print_exc()
-            where = traceback.extract_tb(error.__traceback__)[1]
-            result, why = "FAIL", f": line {where.lineno}: {type(error).__name__}: {error}"
-        counts[result] += 1
-        print(f"{result} {name}{why}".replace("\n", " "), flush=True)
         if time.monotonic() - begin > 5:
-            print(f"# took {time.monotonic() - begin:.1f} s", flush=True)
-    print(f"{counts['ok']} passed, {counts['FAIL']} failed, {counts['skipped']} skipped")
-    sys.exit(1 if counts["FAIL"] else 0)
-
-
-def collect(namespace):
-    """The tests of a module, in the order they are written in: functions whose names have no leading _ ."""
-    module = namespace["__name__"]
-    return [f for n, f in namespace.items() if callable(f) and getattr(f, "__module__", "") == module
-            and not isinstance(f, type) and not n.startswith("_")]
+            print(f"# that took {time.monotonic() - begin:.1f} s", flush=True)
+    sys.exit(checks.finish())

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from ranks import (SLOW, Daemon, check, collect, contains, equal, exchange, join, main, prepare, submit, until)
+from ranks import (SLOW, Daemon, check, contains, equal, exchange, join, main, prepare, submit, until)
 
 SOON_MS = 2000 * SLOW  # "within 2 s"
 
@@ -87,7 +87,7 @@ def killed_during_bootstrap():
         unique_id = ranks[0].ok("id")
         for r in (0, 2):
             ranks[r].send(f"join g {unique_id} 3 {r}")
-        until(lambda: [g for g in daemon.ask("groups") if g["state"] == "forming" and
+        until(lambda: [g for g in daemon.admin_json("groups") if g["state"] == "forming" and
                        sum(r["present"] for r in g["ranks"]) == 2], "two ranks have joined")
         ranks[2].kill()
         reply = ranks[0].answer("GW_ERR_RANK_DIED", "rank 2", f"pid {ranks[2].pid}")
@@ -197,7 +197,7 @@ def stopped_rank_is_named_and_goes_on_when_continued():
         ranks[2].ok(f"wait g {op} 5000")
         for rank in ranks[:2]:
             rank.answer("GW_OK")
-        late = next(g for g in daemon.ask("groups") if g["nranks"] == 3)["ranks"][2]
+        late = next(g for g in daemon.admin_json("groups") if g["nranks"] == 3)["ranks"][2]
         check(late["last_count"] == 1 and late["last_ns"] > 1e8, f"lateness is not counted: {late}")
 
 
@@ -215,8 +215,7 @@ def stopped_rank_ends_the_group_at_the_deadline():
 
 
 def killed_daemon_is_noticed_at_once():
-    daemon = Daemon(bystanders=False).start()
-    try:
+    with Daemon(bystanders=False, checks=False) as daemon:
         ranks = daemon.ready(3)
         idle = daemon.rank()
         half = daemon.rank()
@@ -226,8 +225,7 @@ def killed_daemon_is_noticed_at_once():
         ranks[0].send(f"wait g {op} -1")
         ranks[1].send("poll g 10000")
         time.sleep(0.2)
-        daemon.process.kill()
-        daemon.process.wait()
+        daemon.die()
         killed = time.monotonic()
         ranks[0].answer("GW_ERR_DAEMON_GONE")
         ranks[1].answer("GW_OK", "readable")
@@ -243,35 +241,28 @@ def killed_daemon_is_noticed_at_once():
         for rank in ranks + [idle, half]:
             rank.ok("disconnect")
         idle.expect("GW_ERR_NO_DAEMON", "connect", daemon.socket)
-    finally:
-        daemon.__exit__(None, None, None)
 
 
 def killed_daemon_in_the_middle_of_traffic():
     for delay_ms in (1, 5, 20):
-        daemon = Daemon(bystanders=False).start()
-        try:
+        with Daemon(bystanders=False, checks=False) as daemon:
             ranks = daemon.ready(2, count=1 << 20)
             for rank in ranks:
                 rank.send("loop g k 1000000")
             time.sleep(0.05 + delay_ms / 1000)
-            daemon.process.kill()
+            daemon.die()
             killed = time.monotonic()
             for rank in ranks:
                 rank.answer("GW_ERR_DAEMON_GONE")
             check(time.monotonic() - killed < 1 * SLOW, "it took more than a second")
-        finally:
-            daemon.__exit__(None, None, None)
 
 
 def clients_find_a_restarted_daemon():
-    daemon = Daemon(bystanders=False).start()
-    try:
+    with Daemon(bystanders=False) as daemon:
         ranks = daemon.ready(2)
         old_id = ranks[0].ok("id")
-        daemon.process.kill()
-        daemon.process.wait()
-        daemon.start()
+        daemon.die()
+        daemon.restart()
         for rank in ranks:
             rank.ok("disconnect")
             rank.ok("connect")
@@ -279,8 +270,6 @@ def clients_find_a_restarted_daemon():
         join(ranks)
         prepare(ranks)
         exchange(ranks)
-    finally:
-        daemon.__exit__(None, None, None)
 
 
 def forked_child_is_told_and_its_parent_goes_on():
@@ -343,4 +332,4 @@ def many_groups_of_one_pair_fail_one_by_one():
 
 
 if __name__ == "__main__":
-    main(collect(globals()))
+    main(globals())

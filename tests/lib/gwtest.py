@@ -26,6 +26,8 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.abspath(os.environ.get("BUILD", os.path.join(ROOT, "build")))
+# Sanitizers make everything slow; tests/run says so. Every time limit here is multiplied.
+SLOW = 6 if os.environ.get("GW_TEST_SLOW", "0") != "0" else 1
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -54,7 +56,7 @@ def spawn(argv, **options):
 def reap(process, seconds=30):
     """Waits for a process to end by itself, and kills it if it does not. Returns its exit code."""
     try:
-        return process.wait(seconds)
+        return process.wait(seconds * SLOW)
     except subprocess.TimeoutExpired:
         raise AssertionError(f"{process.args[0]} did not end within {seconds} s") from None
     finally:
@@ -76,7 +78,7 @@ def _kill_all():
 
 def wait_until(condition, seconds=10, what="the condition"):
     """Returns the first true value of condition(); AssertionError if there is none in time."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * SLOW
     while True:
         value = condition()
         if value:
@@ -104,7 +106,8 @@ class Daemon:
                 "--log.level=info", "--drain.timeout_s=2", *flags]
         try:
             with open(self.log_path, "wb") as log:
-                self.process = spawn(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**clean, **(env or {})})
+                self.process = spawn(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                     env={**clean, **(env or {})})
         except OSError:
             shutil.rmtree(self.dir)
             raise
@@ -212,7 +215,7 @@ class Skip(Exception):
 
 class _Check:
     def __init__(self, checks, name, seconds):
-        self.checks, self.name, self.seconds = checks, name, seconds
+        self.checks, self.name, self.seconds = checks, name, seconds * SLOW
 
     def _late(self, *_):
         raise AssertionError(f"did not end within {self.seconds} s")
