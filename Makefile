@@ -300,7 +300,7 @@ tsan: ## run all tests with ThreadSanitizer
 	$(call sanitized,tsan,thread,setarch -R)
 
 fuzz: ## run each fuzzer for FUZZ_SECONDS (10)
-	$(Q)$(MAKE) --no-print-directory B=$(B)/fuzz CC=$(CLANG) SAN=fuzzer-no-link,address fuzz-programs
+	$(Q)$(MAKE) --no-print-directory B=$(B)/fuzz CC=$(CLANG) SAN=fuzzer-no-link,address,undefined fuzz-programs
 	$(Q)for program in $(patsubst tests/fuzz/%.c,%,$(FUZZ_SRC)); do \
 		seeds=; [ ! -d tests/fuzz/corpus/$$program ] || seeds=tests/fuzz/corpus/$$program; \
 		mkdir -p $(B)/fuzz/corpus/$$program; echo "$$program: $(FUZZ_SECONDS) s"; \

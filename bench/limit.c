@@ -4,8 +4,8 @@
  * and nothing else: n shared buffers (memfds, as the daemon's), a fixed number of threads, each on its part. No
  * program that leaves the result in every rank's own memory can do with less traffic. Kinds:
  *
- *   shared  the threads spin between operations: nothing is lost to starting them. The limit of the machine.
- *   woken   the threads sleep between operations, as those of a daemon must that takes no CPU when it is idle.
+ *   shared  the threads are started for the pass, since a daemon that takes no CPU when idle has none that run
+ *   awake   the threads spin between operations: nothing is lost to starting them. What the memory alone allows.
  *   copy    a plain memcpy between two buffers, by threads that spin.
  */
 #include <pthread.h>
@@ -29,8 +29,7 @@ typedef float limit_vector_t __attribute__((vector_size(LIMIT_LANES * sizeof(flo
 static unsigned n_threads;
 static pthread_t threads[LIMIT_THREADS_MAX];
 static bench_run_t *current; /* what the threads work on */
-static int sleeping;         /* kind woken */
-static pthread_barrier_t begin, end;
+static int starting;         /* kind shared */
 static atomic_uint started;  /* counts operations: the threads watch it */
 static atomic_uint finished; /* threads that have ended the operation */
 static atomic_int stopping;
@@ -78,11 +77,8 @@ static inline void limit_pause(void) {
 
 /* Returns whether there is another operation. */
 static int limit_await(unsigned *seen) {
-    if (sleeping)
-        pthread_barrier_wait(&begin);
-    else
-        while (atomic_load_explicit(&started, memory_order_acquire) == *seen)
-            limit_pause();
+    while (atomic_load_explicit(&started, memory_order_acquire) == *seen)
+        limit_pause();
     ++*seen;
     return !atomic_load(&stopping);
 }
@@ -92,28 +88,16 @@ static void *limit_thread(void *argument) {
     unsigned seen = 0;
     while (limit_await(&seen)) {
         limit_part(current, index);
-        if (sleeping)
-            pthread_barrier_wait(&end);
-        else
-            atomic_fetch_add_explicit(&finished, 1, memory_order_release);
+        atomic_fetch_add_explicit(&finished, 1, memory_order_release);
     }
     return NULL;
-}
-
-/* The caller of limit_operation does a part itself, unless the threads are to be woken. */
-static unsigned limit_first(void) {
-    return sleeping ? 0 : 1;
 }
 
 static void limit_finish(bench_run_t *run) {
     atomic_store(&stopping, 1);
     atomic_fetch_add_explicit(&started, 1, memory_order_release);
-    if (sleeping)
-        pthread_barrier_wait(&begin);
-    for (unsigned i = limit_first(); i < n_threads; i++)
+    for (unsigned i = 1; i < n_threads && !starting; i++)
         pthread_join(threads[i], NULL);
-    pthread_barrier_destroy(&begin);
-    pthread_barrier_destroy(&end);
     for (unsigned i = 0; i < run->n_here; i++)
         if (munmap(run->memory[i], run->bytes) != 0)
             perror("munmap");
@@ -142,23 +126,32 @@ static const char *limit_prepare(bench_run_t *run) {
         if ((run->memory[i] = limit_memory(run->bytes)) == NULL)
             return "no memory";
     current = run;
-    sleeping = strcmp(run->kind, "woken") == 0;
-    if (pthread_barrier_init(&begin, NULL, n_threads + 1) != 0 || pthread_barrier_init(&end, NULL, n_threads + 1) != 0)
-        return "pthread_barrier_init failed";
+    starting = strcmp(run->kind, "shared") == 0;
     atomic_store(&stopping, 0);
     atomic_store(&started, 0);
-    for (unsigned i = limit_first(); i < n_threads; i++)
+    for (unsigned i = 1; i < n_threads && !starting; i++)
         if (pthread_create(&threads[i], NULL, limit_thread, (void *)(uintptr_t)i) != 0)
             return "pthread_create failed";
     return NULL;
 }
 
+static void *limit_once(void *argument) {
+    limit_part(current, (unsigned)(uintptr_t)argument);
+    return NULL;
+}
+
+static const char *limit_start(void) {
+    for (unsigned i = 0; i < n_threads; i++)
+        if (pthread_create(&threads[i], NULL, limit_once, (void *)(uintptr_t)i) != 0)
+            return "pthread_create failed";
+    for (unsigned i = 0; i < n_threads; i++)
+        pthread_join(threads[i], NULL);
+    return NULL;
+}
+
 static const char *limit_operation(bench_run_t *run) {
-    if (sleeping) {
-        pthread_barrier_wait(&begin);
-        pthread_barrier_wait(&end);
-        return NULL;
-    }
+    if (starting)
+        return limit_start();
     atomic_store(&finished, 0);
     atomic_fetch_add_explicit(&started, 1, memory_order_release);
     limit_part(run, 0);

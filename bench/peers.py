@@ -165,6 +165,7 @@ def start_mpi(build, folder, ranks, setting):
     algorithm, _, copy = setting.rpartition(", ")
     options = ["coll_sm_priority", "100"] if setting == SHARED_MEMORY else ALGORITHMS[algorithm]
     options = options + ["pml", "ob1", "btl", "vader,self", "btl_vader_single_copy_mechanism", copy]
+    # This only allows oversubscribing: where there are cores enough, ranks are bound to them and never yield.
     command = ["mpirun", "--oversubscribe", "-np", str(ranks)]
     if os.geteuid() == 0:
         command.append("--allow-run-as-root")
@@ -204,7 +205,7 @@ class Daemon:
         self.socket = os.path.join(folder, "client.sock")
         self.log_path = os.path.join(folder, "gradwired.log")
         with open(self.log_path, "wb") as log:
-            command = [os.path.join(build, "gradwired"), "--socket-dir", folder, f"--reduce.threads={threads}"]
+            command = [os.path.join(build, "gradwired"), "--socket-dir", folder, f"--reduce.threads={max(threads - 1, 1)}"]  # and the lane
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         limit = time.monotonic() + START_SECONDS
         while not self.answers():

@@ -43,27 +43,14 @@ static void copy_out(const gw_span_t *span) {
         gw_copy(span->buffer->data + span->offset, span->buffer->shared + span->offset, (size_t)span->bytes);
 }
 
-/* How an operation that has ended did so. A group that fails ends all that its ranks may have on their way,
- * and so writes over the slots of operations that were complete before. */
-static gw_status_t end_status(gw_group_t *group, uint64_t sequence) {
-    gw_slot_t *slot = gw_slots_at(group->slots, sequence, group->credits);
-    gw_status_t status = (gw_status_t)atomic_load_explicit(&slot->status, memory_order_relaxed);
-    uint32_t word = atomic_load_explicit(&slot->done, memory_order_relaxed);
-
-    if (word != (uint32_t)sequence &&
-        sequence <= atomic_load_explicit(&group->slots->last_completed, memory_order_acquire) &&
-        atomic_load_explicit(&group->slots->failed_ops, memory_order_acquire) == 0)
-        return GW_OK;
-    return status;
-}
-
 bool gw_record_settle(gw_group_t *group, gw_record_t *record) {
     gw_bucket_t *bucket = record->bucket;
 
     if (bucket == NULL)
         return true;
     if (has_ended(group, record->sequence)) {
-        record->status = end_status(group, record->sequence);
+        record->status = (gw_status_t)atomic_load_explicit(
+            &gw_slots_at(group->slots, record->sequence, group->credits)->status, memory_order_relaxed);
         if (record->status == GW_OK)
             copy_out(&bucket->recv);
     } else if (atomic_load_explicit(&group->gone, memory_order_relaxed)) {

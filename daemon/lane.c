@@ -129,11 +129,9 @@ static bool read_submit(gwd_lane_t *lane, gwd_lane_rank_t *rank) {
 }
 
 static void read_channel(gwd_lane_t *lane, gwd_lane_rank_t *rank) {
-    const gwd_lane_group_t *group = rank->group;
     int n = 0;
 
-    /* Each submit may fail the group or stall the rank. */
-    while (n++ < SUBMITS_AT_ONCE && group->status == GW_OK && !rank->left && !rank->stalled)
+    while (n++ < SUBMITS_AT_ONCE && !rank->left && !rank->stalled && !rank->broken)
         if (!read_submit(lane, rank))
             break;
     gwd_lane_unstall(rank->group);

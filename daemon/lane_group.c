@@ -1,12 +1,9 @@
 /* lane_group.c - ranks come and go, groups fail. See lane_group.h */
 #include "lane_group.h"
 
-#include <limits.h>
-#include <linux/futex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "frame.h"
@@ -120,33 +117,8 @@ void gwd_lane_group_detach_bucket(gwd_lane_group_t *group, uint32_t rank_index, 
     gwd_lane_bucket_ended(rank, bucket);
 }
 
-/* Marks every operation that a rank could have on its way as ended, so that a submit which nobody will
- * read any more does not leave its waiter behind. What the daemon still works on is ended later. */
-static void end_slots(const gwd_lane_rank_t *rank, gw_status_t status) {
-    uint32_t credits = rank->group->credits;
-
-    for (uint64_t sequence = rank->submitted + 1; sequence <= rank->submitted + credits; sequence++) {
-        const gwd_op_t *old = gwd_op_at(rank->group, sequence);
-        gw_slot_t *slot = gw_slots_at(rank->info.slots, sequence, credits);
-
-        if (old->state == GWD_OP_RUNNING && old->sequence + credits == sequence)
-            continue;
-        atomic_store_explicit(&slot->status, (uint32_t)status, memory_order_relaxed);
-        atomic_store_explicit(&slot->done, (uint32_t)sequence, memory_order_release);
-        (void)syscall(SYS_futex, &slot->done, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-    }
-}
-
-/* Wakes an event loop that watches the channel: a Complete of no operation. */
-static void wake_channel(const gwd_lane_rank_t *rank, gw_status_t status) {
-    const gwd_complete_t complete = {.status = status};
-    uint8_t body[GWD_COMPLETE_BYTES];
-
-    /* Where there is no room, the channel is readable already. */
-    (void)gw_frame_send(rank->info.channel_fd, GW_MSG_COMPLETE, 0, body, gwd_complete_pack(&complete, body), NULL, 0);
-}
-
-static void tell_failure(gwd_lane_group_t *group) {
+/* Ends all operations that have been begun. What a reduce thread works on is ended when it has stopped. */
+static void end_ops(gwd_lane_group_t *group) {
     for (uint64_t sequence = group->tail; sequence < group->tail + group->credits; sequence++) {
         gwd_op_t *op = gwd_op_at(group, sequence);
 
@@ -157,11 +129,19 @@ static void tell_failure(gwd_lane_group_t *group) {
         else if (op->state != GWD_OP_FREE)
             gwd_lane_op_end(op, group->status);
     }
-    for (uint32_t r = 0; r < group->nranks; r++)
-        if (!group->ranks[r].left) {
-            end_slots(&group->ranks[r], group->status);
-            wake_channel(&group->ranks[r], group->status);
-        }
+}
+
+/* A rank that waits for a free entry, or watches its channel instead of its slots, hears of the failure. */
+static void tell_rank(gwd_lane_rank_t *rank) {
+    gwd_lane_group_t *group = rank->group;
+
+    if (rank->stalled) {
+        rank->stalled = false;
+        group->n_stalled--;
+        gwd_lane_watch_channel(group->lane, rank, true);
+        gwd_lane_submit(rank, &rank->stalled_submit);
+    }
+    gwd_lane_notify(rank, &(gwd_complete_t){.sequence = 0, .status = group->status});
 }
 
 void gwd_lane_group_fail(gwd_lane_group_t *group, gw_status_t status, const char *text) {
@@ -175,11 +155,13 @@ void gwd_lane_group_fail(gwd_lane_group_t *group, gw_status_t status, const char
 
         if (rank->left)
             continue;
-        gwd_lane_watch_channel(group->lane, rank, false);
         snprintf(rank->info.slots->message, GW_SLOTS_MESSAGE_BYTES, "%s", text);
         atomic_store_explicit(&rank->info.slots->status, (uint32_t)status, memory_order_release);
     }
-    tell_failure(group);
+    end_ops(group);
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (!group->ranks[r].left)
+            tell_rank(&group->ranks[r]);
     gwd_stats_add(&group->lane->stats.groups_failed, 1);
     event.text = strdup(text);
     gwd_lane_event(group->lane, &event);

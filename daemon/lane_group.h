@@ -57,6 +57,7 @@ typedef struct gwd_lane_rank {
     gw_status_t leave_status;
     bool release_wanted, released;
     uint64_t release_cookie;
+    bool broken;  /* it broke the protocol: its channel is not read any more */
     bool stalled; /* `stalled_submit` waits for a free entry of the window */
     gwd_submit_t stalled_submit;
     gwd_bucket_t **buckets; /* by id - 1 */
@@ -132,6 +133,9 @@ void gwd_lane_submit(gwd_lane_rank_t *rank, const gwd_submit_t *submit);
 void gwd_lane_broke_protocol(gwd_lane_rank_t *rank, const char *how);
 void gwd_lane_job_finished(gwd_job_t *job);
 void gwd_lane_poll_waiting(gwd_lane_t *lane);
+
+/* Sends a Complete, if there is room for it. */
+void gwd_lane_notify(const gwd_lane_rank_t *rank, const gwd_complete_t *complete);
 
 /* Ends an operation on every rank that has submitted it. */
 void gwd_lane_op_end(gwd_op_t *op, gw_status_t status);

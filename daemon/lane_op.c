@@ -23,19 +23,24 @@ static void futex_wake_all(_Atomic uint32_t *word) {
     (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static void notify_rank(const gwd_lane_rank_t *rank, const gwd_op_t *op, gw_status_t status, uint64_t now_ns) {
-    const gwd_part_t *part = &op->parts[rank->index];
-    gwd_complete_t complete = {.sequence = op->sequence, .status = status, .last_rank = op->last_rank};
+void gwd_lane_notify(const gwd_lane_rank_t *rank, const gwd_complete_t *complete) {
     uint8_t body[GWD_COMPLETE_BYTES];
 
-    if (op->matched_ns) {
-        complete.matched_ns = op->matched_ns - part->submit_ns;
-        complete.reduce_ns = now_ns - op->matched_ns;
-    }
     /* A reader so slow that its queue is full loses the message, not the completion: the slot has it. */
-    if (gw_frame_send(rank->info.channel_fd, GW_MSG_COMPLETE, 0, body, gwd_complete_pack(&complete, body), NULL, 0) !=
+    if (gw_frame_send(rank->info.channel_fd, GW_MSG_COMPLETE, 0, body, gwd_complete_pack(complete, body), NULL, 0) !=
         GW_FRAME_OK)
         gwd_stats_add(&rank->group->lane->stats.completes_dropped, 1);
+}
+
+/* Writes the end of an operation where the rank sees it. */
+static void end_slot(const gwd_lane_rank_t *rank, const gwd_complete_t *complete, bool notify) {
+    gw_slot_t *slot = gw_slots_at(rank->info.slots, complete->sequence, rank->group->credits);
+
+    atomic_store_explicit(&slot->status, (uint32_t)complete->status, memory_order_relaxed);
+    atomic_store_explicit(&slot->done, (uint32_t)complete->sequence, memory_order_release);
+    futex_wake_all(&slot->done);
+    if (notify)
+        gwd_lane_notify(rank, complete);
 }
 
 /* Tells one rank that its part has ended. */
@@ -43,17 +48,15 @@ static void end_part(gwd_op_t *op, uint32_t index, gw_status_t status, uint64_t 
     gwd_lane_rank_t *rank = &op->group->ranks[index];
     gwd_part_t *part = &op->parts[index];
     gwd_bucket_t *bucket = part->bucket;
+    gwd_complete_t complete = {.sequence = op->sequence, .status = status, .last_rank = op->last_rank};
 
     part->ended = true;
-    if (!rank->left) {
-        gw_slot_t *slot = gw_slots_at(rank->info.slots, op->sequence, op->group->credits);
-
-        atomic_store_explicit(&slot->status, (uint32_t)status, memory_order_relaxed);
-        atomic_store_explicit(&slot->done, (uint32_t)op->sequence, memory_order_release);
-        futex_wake_all(&slot->done);
-        if (part->notify)
-            notify_rank(rank, op, status, now_ns);
+    if (op->matched_ns) {
+        complete.matched_ns = op->matched_ns - part->submit_ns;
+        complete.reduce_ns = now_ns - op->matched_ns;
     }
+    if (!rank->left)
+        end_slot(rank, &complete, part->notify);
     bucket->lane.in_flight--;
     atomic_fetch_add_explicit(&bucket->rounds, 1, memory_order_relaxed);
     atomic_store_explicit(&bucket->last_ns, now_ns - part->submit_ns, memory_order_relaxed);
@@ -298,6 +301,8 @@ static void join_op(gwd_op_t *op, gwd_lane_rank_t *rank, gwd_bucket_t *bucket, c
 void gwd_lane_broke_protocol(gwd_lane_rank_t *rank, const char *how) {
     char text[GWD_TEXT_BYTES];
 
+    gwd_lane_watch_channel(rank->group->lane, rank, false); /* nothing it says is understood any more */
+    rank->broken = true;
     snprintf(text, sizeof(text), "%s broke the protocol: %s", rank->info.identity, how);
     gwd_stats_add(&rank->group->lane->stats.messages_malformed, 1);
     gwd_lane_group_fail(rank->group, GW_ERR_PROTOCOL_RANK, text);
@@ -328,6 +333,11 @@ void gwd_lane_submit(gwd_lane_rank_t *rank, const gwd_submit_t *submit) {
         gwd_lane_broke_protocol(rank, text);
         return;
     }
+    if (group->status != GW_OK) { /* it was on its way when the group failed */
+        rank->submitted = submit->sequence;
+        end_slot(rank, &(gwd_complete_t){.sequence = submit->sequence, .status = group->status}, submit->notify);
+        return;
+    }
     if (submit->sequence >= group->tail + group->credits) {
         rank->stalled = true;
         group->n_stalled++;
@@ -340,8 +350,12 @@ void gwd_lane_submit(gwd_lane_rank_t *rank, const gwd_submit_t *submit) {
         gwd_lane_take_commands(group->lane);
         bucket = find_bucket(rank, submit->bucket);
     }
-    if (group->status != GW_OK || rank->left) /* a command did that */
+    if (rank->left)
         return;
+    if (group->status != GW_OK) { /* one of those commands failed it */
+        gwd_lane_submit(rank, submit);
+        return;
+    }
     if (!bucket || bucket->lane.detaching) {
         gwd_lane_broke_protocol(rank, "submit of a bucket that does not exist");
         return;
@@ -352,6 +366,7 @@ void gwd_lane_submit(gwd_lane_rank_t *rank, const gwd_submit_t *submit) {
         snprintf(text, sizeof(text), "%s has left the group, but %s submitted %.150s", absent->info.identity,
                  rank->info.identity, description);
         gwd_lane_group_fail(group, GW_ERR_RANK_LEFT, text);
+        gwd_lane_submit(rank, submit); /* and this operation ends like all others */
         return;
     }
     join_op(gwd_op_at(group, submit->sequence), rank, bucket, submit);

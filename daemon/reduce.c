@@ -16,7 +16,7 @@ struct gwd_reduce {
     _Atomic bool any; /* whether there are: for those who look without the mutex */
     _Atomic bool stopping;
     uint64_t spin_ns;
-    unsigned n_threads, sleeping;
+    unsigned n_threads, n_started, sleeping;
     pthread_t threads[];
 };
 
@@ -41,21 +41,23 @@ static void give_back(gwd_job_t *job) {
         gwd_log(GWD_LOG_ERROR, "reduce", "out of memory: a finished job could not be handed back");
 }
 
-/* Begins the next chunk of the most urgent job and does it. Called, and returns, with the mutex held. */
-static void do_chunk(gwd_reduce_t *reduce) {
-    gwd_job_t *job = reduce->jobs;
-    uint64_t chunk = job->next_chunk++;
+typedef enum side { FRONT, BACK } side_t;
 
-    job->running_chunks++;
-    if (job->next_chunk == job->n_chunks)
+/* Begins the next chunk of the most urgent job and does it. Called, and returns, with the mutex held. */
+static void do_chunk(gwd_reduce_t *reduce, side_t side) {
+    gwd_job_t *job = reduce->jobs;
+    uint64_t chunk = side == FRONT ? job->front++ : --job->back;
+
+    job->running++;
+    if (job->front == job->back)
         set_jobs(reduce, job->next);
     pthread_mutex_unlock(&reduce->mutex);
 
     gwd_exchange_chunk(&job->exchange, chunk);
 
     pthread_mutex_lock(&reduce->mutex);
-    job->running_chunks--;
-    if (job->next_chunk == job->n_chunks && job->running_chunks == 0)
+    job->running--;
+    if (job->front == job->back && job->running == 0)
         give_back(job);
 }
 
@@ -67,13 +69,18 @@ static void spin(gwd_reduce_t *reduce) {
         (void)sched_yield(); /* cannot fail */
 }
 
+/* With one thread it is the back's: the lane has the front. */
+static side_t take_side(gwd_reduce_t *reduce) { return reduce->n_started++ % 2 == 0 ? BACK : FRONT; }
+
 static void *work(void *argument) {
     gwd_reduce_t *reduce = argument;
+    side_t side;
 
     pthread_mutex_lock(&reduce->mutex);
+    side = take_side(reduce);
     while (!reduce->stopping) {
         if (reduce->jobs) {
-            do_chunk(reduce);
+            do_chunk(reduce, side);
             continue;
         }
         pthread_mutex_unlock(&reduce->mutex);
@@ -97,7 +104,7 @@ bool gwd_reduce_help(gwd_reduce_t *reduce) {
     pthread_mutex_lock(&reduce->mutex);
     any = reduce->jobs != NULL;
     if (any)
-        do_chunk(reduce);
+        do_chunk(reduce, FRONT);
     pthread_mutex_unlock(&reduce->mutex);
     return any;
 }
@@ -165,8 +172,9 @@ void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job) {
     gwd_job_t **at = &reduce->jobs;
     uint64_t wake;
 
-    job->next_chunk = 0;
-    job->running_chunks = 0;
+    job->front = 0;
+    job->back = job->n_chunks;
+    job->running = 0;
     pthread_mutex_lock(&reduce->mutex);
     while (*at && (*at)->priority >= job->priority)
         at = &(*at)->next;
@@ -181,10 +189,10 @@ void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job) {
 
 void gwd_reduce_cancel(gwd_reduce_t *reduce, gwd_job_t *job) {
     pthread_mutex_lock(&reduce->mutex);
-    if (job->next_chunk < job->n_chunks) {
+    if (job->front < job->back) {
         unlink_job(reduce, job);
-        job->next_chunk = job->n_chunks;
-        if (job->running_chunks == 0)
+        job->back = job->front;
+        if (job->running == 0)
             give_back(job);
     }
     pthread_mutex_unlock(&reduce->mutex);

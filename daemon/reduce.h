@@ -4,6 +4,9 @@
  * priority (the oldest among equals), so an urgent bucket waits for one chunk of a large one and not for
  * all of it. When the last chunk is done the job goes back to its lane.
  *
+ * Half of the threads take chunks from the front of a job and half from its back, until they meet. So a
+ * thread sees the same part of a bucket in every step, which its caches may still hold.
+ *
  * Lanes help: a lane that waits for a job does chunks too, and looks at its channels between any two. So
  * the work begins before the first thread has woken up, and mostly ends where the completion is written.
  */
@@ -23,7 +26,9 @@ typedef struct gwd_job {
     int priority;
     gwd_queue_t *finished; /* where a pointer to this job goes when it has ended */
     /* Owned by the reduce threads from start until it ends. */
-    uint64_t n_chunks, next_chunk, running_chunks;
+    uint64_t n_chunks;
+    uint64_t front, back; /* chunks front..back-1 have not been begun */
+    uint64_t running;     /* chunks that are being done */
     struct gwd_job *next;
 } gwd_job_t;
 
@@ -40,7 +45,7 @@ unsigned gwd_reduce_threads(const gwd_reduce_t *reduce);
 /* Hands a job over; its n_chunks is at least 1. It comes back through job->finished. Thread: any. */
 void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job);
 
-/* Does one chunk of the most urgent job in the calling thread; false when none is left to begin. */
+/* Does one chunk, from the front, of the most urgent job in the calling thread; false when none is left to begin. */
 bool gwd_reduce_help(gwd_reduce_t *reduce);
 
 /* Drops the chunks that nobody has begun. The job still comes back, once, through job->finished.

@@ -17,7 +17,7 @@
 __extension__ typedef __int128 gw_int128_t;
 
 typedef struct gw_format {
-    int digits; /* of the significand, the leading 1 included */
+    int digits;       /* of the significand, the leading 1 included */
     int min_exponent; /* eta is 2^min_exponent */
     long double max;
 } gw_format_t;

@@ -114,7 +114,7 @@ static double off_error(const struct run *run, int64_t s) {
 
 #define SINGLE_LINE    "stroke=\"" ORANGE "\" stroke-width=\"6\" stroke-opacity=\"0.55\""
 #define RANKS_LINE     "stroke=\"" BLUE "\" stroke-width=\"1.6\""
-#define REFERENCE_LINE "stroke=\"" INK "\" stroke-width=\"1.2\" stroke-dasharray=\"2 5\""
+#define REFERENCE_LINE "stroke=\"" INK "\" stroke-width=\"2.6\" stroke-linecap=\"round\" stroke-dasharray=\"0.1 8\""
 #define OFF_LINE       "stroke=\"" RED "\" stroke-width=\"1.8\""
 
 static void draw_losses(FILE *out, const struct run *run) {

@@ -126,7 +126,7 @@ static void judge_times(const struct run *run) {
     judge(overlapped <= EXPOSED_BOUND * apart,
           "overlap: %.0f us of the exchange exposed a step, without overlap %.0f us: %.2f of it (at most %.2f)",
           overlapped * 1e3, apart * 1e3, overlapped / apart, EXPOSED_BOUND);
-    printf("      (in the tenth of the steps least disturbed by other programs; medians %.0f and %.0f us)\n",
+    printf("      (in the twentieth of the steps least disturbed by other programs; medians %.0f and %.0f us)\n",
            mode[OVERLAPPED].median_exposed * 1e3, mode[APART].median_exposed * 1e3);
     printf("\nWhere a step's time went, in ms, mean over the ranks\n"
            "  %-28s %8s %8s %8s %8s %8s %8s\n",

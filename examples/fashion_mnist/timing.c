@@ -68,7 +68,7 @@ static int shares_of(struct step *const *steps, int64_t count, struct shares *sh
                                   .other = sum.other / n,
                                   .update = sum.update / n,
                                   .step = sum.step / n,
-                                  .least_exposed = exposed[count / 10],
+                                  .least_exposed = exposed[count / 20],
                                   .median_exposed = exposed[count / 2]};
     /* The rest; with overlap the calls of gw_submit lie inside the backward pass. */
     shares_out->backward =

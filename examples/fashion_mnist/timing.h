@@ -14,7 +14,7 @@
 struct shares {
     double forward, backward, exposed, other, update, step;
     /* What was exposed on the rank that was last. When other programs use the cores, most steps measure how long a
-     * thread waits for a core; the steps that are least disturbed, the lowest tenth, measure the exchange. */
+     * thread waits for a core; the least disturbed of them, the lowest twentieth, measure the exchange. */
     double least_exposed, median_exposed;
 };
 

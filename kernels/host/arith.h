@@ -5,9 +5,9 @@
  *   GW_ACC   the vector; GW_BITS: the vector of unsigned integers of the same shape; GW_LANE: one lane
  *   GW_QNAN  bits of the canonical NaN; not defined: integers
  */
-#define GW_PASTE2(a, b) a##_##b
-#define GW_PASTE(a, b)  GW_PASTE2(a, b)
-#define K(name)         GW_PASTE(name, GW_KIND)
+#define GW_PASTE2(a, b)    a##_##b
+#define GW_PASTE(a, b)     GW_PASTE2(a, b)
+#define K(name)            GW_PASTE(name, GW_KIND)
 #define GW_SELECT(m, a, b) ((GW_ACC)(((GW_BITS)(m) & (GW_BITS)(a)) | (~(GW_BITS)(m) & (GW_BITS)(b))))
 
 GW_INLINE GW_ACC K(load)(const GW_LANE *p) {
@@ -16,12 +16,18 @@ GW_INLINE GW_ACC K(load)(const GW_LANE *p) {
     return v;
 }
 
-GW_INLINE void K(store)(GW_LANE *p, GW_ACC v) { memcpy(p, &v, sizeof(v)); }
+GW_INLINE void K(store)(GW_LANE *p, GW_ACC v) {
+    memcpy(p, &v, sizeof(v));
+}
 
 #ifdef GW_QNAN
-GW_INLINE GW_ACC K(add)(GW_ACC a, GW_ACC b) { return a + b; }
+GW_INLINE GW_ACC K(add)(GW_ACC a, GW_ACC b) {
+    return a + b;
+}
 
-GW_INLINE GW_ACC K(mul)(GW_ACC a, GW_ACC b) { return a * b; }
+GW_INLINE GW_ACC K(mul)(GW_ACC a, GW_ACC b) {
+    return a * b;
+}
 
 /* Where neither is smaller, a | b is the equal value, or -0 of two zeros, or some NaN. */
 GW_INLINE GW_ACC K(min)(GW_ACC a, GW_ACC b) {
@@ -42,13 +48,21 @@ GW_INLINE GW_ACC K(finish)(gw_redop_t op, GW_ACC v, unsigned n_in) {
     return GW_SELECT(v != v, ((GW_BITS){0} + GW_QNAN), v);
 }
 #else
-GW_INLINE GW_ACC K(add)(GW_ACC a, GW_ACC b) { return (GW_ACC)((GW_BITS)a + (GW_BITS)b); }
+GW_INLINE GW_ACC K(add)(GW_ACC a, GW_ACC b) {
+    return (GW_ACC)((GW_BITS)a + (GW_BITS)b);
+}
 
-GW_INLINE GW_ACC K(mul)(GW_ACC a, GW_ACC b) { return (GW_ACC)((GW_BITS)a * (GW_BITS)b); }
+GW_INLINE GW_ACC K(mul)(GW_ACC a, GW_ACC b) {
+    return (GW_ACC)((GW_BITS)a * (GW_BITS)b);
+}
 
-GW_INLINE GW_ACC K(min)(GW_ACC a, GW_ACC b) { return GW_SELECT(a < b, a, b); }
+GW_INLINE GW_ACC K(min)(GW_ACC a, GW_ACC b) {
+    return GW_SELECT(a < b, a, b);
+}
 
-GW_INLINE GW_ACC K(max)(GW_ACC a, GW_ACC b) { return GW_SELECT(a < b, b, a); }
+GW_INLINE GW_ACC K(max)(GW_ACC a, GW_ACC b) {
+    return GW_SELECT(a < b, b, a);
+}
 
 GW_INLINE GW_ACC K(finish)(gw_redop_t op, GW_ACC v, unsigned n_in) {
     (void)op;

@@ -41,7 +41,9 @@ GW_INLINE void store_f16(uint16_t *p, gw_vpair_t v) {
     memcpy(p, &both, sizeof(both));
 }
 
-static bool usable_base(void) { return true; }
+static bool usable_base(void) {
+    return true;
+}
 
 #if defined(__x86_64__)
 #define GW_FORM_NAME "sse2"

@@ -32,7 +32,7 @@ extern const gw_kernel_form_t gw_kernel_form_avx2;
 #endif
 extern const gw_kernel_form_t gw_kernel_form_base;
 
-/* GW_AVG of integers, which no form speeds up. */
+/* GW_AVG of integers, the same in every form. */
 void gw_kernel_average_integers(gw_type_t type, const gw_kernel_job_t *job);
 
 /* For tests: the forms of this build, best first, ended by NULL. */

@@ -1,10 +1,10 @@
 /* kind.h - the loops for one element type; included once for each type by form.h
  *
  * Before each inclusion:
- *   GW_KIND   suffix of the names made here
- *   GW_ELEM   the element in memory
- *   GW_ACC    what accumulates GW_LANES elements; load, store, combine and finish of it exist with that suffix
- *   GW_INTEGER  defined for integers, whose averages are not made here
+ *   GW_KIND     suffix of the names made here
+ *   GW_ELEM     the element in memory
+ *   GW_ACC      what accumulates GW_LANES elements; load, store, combine and finish of it exist with that suffix
+ *   GW_INTEGER  defined for integers: their averages are made elsewhere, and their sums go without fused loops
  *
  * Every loop reads a position of all inputs before it writes that position of any output, so an output may
  * be an input. Every loop combines in the order of `in`, so all give the same bits.
@@ -14,6 +14,7 @@
 #define K(name)         GW_PASTE(name, GW_KIND)
 #define GW_LANES        (GW_FORM_BYTES / sizeof(GW_ELEM))
 
+#ifndef GW_INTEGER
 /* One vector of each input to one vector of each output. Inlined with constant numbers. */
 GW_INLINE void K(step)(const GW_ELEM *const *in, unsigned n_in, GW_ELEM *const *out, unsigned n_out, gw_redop_t op,
                        size_t at) {
@@ -49,7 +50,6 @@ GW_INLINE void K(fused)(const gw_kernel_job_t *job, gw_redop_t op, unsigned n_in
         K(step)(in, n_in, out, n_out, op, at);
 }
 
-#ifndef GW_INTEGER
 GW_INLINE void K(fused_n)(const gw_kernel_job_t *job, gw_redop_t op, unsigned n, size_t count) {
     if (job->n_out == 1)
         K(fused)(job, op, n, 1, false, count);
@@ -60,7 +60,7 @@ GW_INLINE void K(fused_n)(const gw_kernel_job_t *job, gw_redop_t op, unsigned n,
 }
 
 /* False: not one of those shapes. */
-GW_INLINE bool K(few)(const gw_kernel_job_t *job, gw_redop_t op, size_t count) {
+GW_INLINE bool K(fused_if_few)(const gw_kernel_job_t *job, gw_redop_t op, size_t count) {
     if (job->n_out != 1 && job->n_out != job->n_in)
         return false;
     switch (job->n_in) {
@@ -79,7 +79,8 @@ GW_INLINE bool K(few)(const gw_kernel_job_t *job, gw_redop_t op, size_t count) {
 }
 #endif
 
-/* Any number of inputs and outputs: a strip of a few registers at a time. */
+/* Any number of inputs and outputs: a strip of a few vectors at a time, which stay in registers. (A block that
+ * stays in the first-level cache was slower for every shape, up to twice.) */
 GW_INLINE void K(strip)(const gw_kernel_job_t *job, gw_redop_t op, size_t vectors, size_t at) {
     GW_ACC acc[GW_STRIP_VECTORS];
     const GW_ELEM *first = (const GW_ELEM *)job->in[0] + at;
@@ -129,7 +130,7 @@ GW_INLINE void K(rest)(const gw_kernel_job_t *job, gw_redop_t op, size_t at) {
 GW_INLINE void K(all)(const gw_kernel_job_t *job, gw_redop_t op) {
     size_t whole = job->count - job->count % GW_LANES;
 #ifndef GW_INTEGER
-    if ((op != GW_SUM && op != GW_AVG) || !K(few)(job, op, whole))
+    if ((op != GW_SUM && op != GW_AVG) || !K(fused_if_few)(job, op, whole))
 #endif
         K(strips)(job, op, whole);
     if (whole < job->count)

@@ -41,7 +41,9 @@ bool gw_kernel_force_isa(const char *name) {
     return true;
 }
 
-const char *gw_kernel_isa(void) { return current_form()->name; }
+const char *gw_kernel_isa(void) {
+    return current_form()->name;
+}
 
 static void copy_to_all(const void *in, void *const *out, unsigned n_out, size_t bytes) {
     for (unsigned j = 0; j < n_out; j++)

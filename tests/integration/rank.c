@@ -120,6 +120,16 @@ static unsigned char *span_of(const char *word) {
     return (unsigned char *)gw_buffer_data(get(name, 'b')) + (colon ? number(colon + 1) : 0);
 }
 
+/* One line, whatever the message has in it. */
+static const char *one_line(const char *text) {
+    static char line[1024];
+
+    snprintf(line, sizeof(line), "%s", text);
+    for (char *at = line; *at; at++)
+        *at = *at >= ' ' && *at <= '~' ? *at : '?';
+    return line;
+}
+
 /* ---- connection and groups ---------------------------------------------------------------------- */
 
 static gw_status_t do_connect(char **w, int n) {
@@ -188,7 +198,7 @@ static gw_status_t do_check(char **w, int n) {
 
     (void)n;
     snprintf(extra, sizeof(extra), "%s last=%" PRIu64 " failed=%" PRIu64 " epoch=%u %s", gw_status_name(report.status),
-             report.last_completed, report.failed_ops, report.epoch, report.message);
+             report.last_completed, report.failed_ops, report.epoch, one_line(report.message));
     return status;
 }
 
@@ -444,14 +454,16 @@ static gw_status_t do_pid(char **w, int n) {
 
 /* fds SPARE: lets the process open no more than SPARE further descriptors */
 static gw_status_t do_fds(char **w, int n) {
-    int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    uint64_t spare = number(w[1]);
     struct rlimit limit;
+    int fd = 0;
 
     (void)n;
-    close(next);
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         die("getrlimit", strerror(errno));
-    limit.rlim_cur = (rlim_t)next + number(w[1]);
+    while (fcntl(fd, F_GETFD) >= 0 || spare-- > 0)
+        fd++;
+    limit.rlim_cur = (rlim_t)fd;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
         die("setrlimit", strerror(errno));
     return GW_OK;
@@ -556,7 +568,7 @@ static void obey(char **words, int n_words) {
         printf("%s %.3f %s%s%s\n", gw_status_name(status),
                (double)(end.tv_sec - begin.tv_sec) * 1e3 + (double)(end.tv_nsec - begin.tv_nsec) * 1e-6, extra,
                extra[0] && status != GW_OK ? " " : "",
-               status != GW_OK && status != GW_IN_PROGRESS ? gw_last_error() : "");
+               status != GW_OK && status != GW_IN_PROGRESS ? one_line(gw_last_error()) : "");
         return;
     }
     die("unknown command", words[0]);

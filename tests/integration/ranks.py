@@ -6,6 +6,7 @@ left, and the daemon ends in good order. A test file is functions, whose names s
 """
 
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import gwclient as gw  # noqa: F401 pylint: disable=wrong-import-position,unused-import
 import gwtest  # pylint: disable=wrong-import-position
 from gwtest import Checks, Skip, kill, program, reap, spawn, wait_until  # noqa: F401 pylint: disable=unused-import
 
@@ -187,6 +189,14 @@ class Daemon(gwtest.Daemon):
         with open(f"/proc/{self.pid}/status", encoding="utf-8") as status:
             sizes = {w[0]: int(w[1]) for w in (line.replace(":", "").split() for line in status) if w[-1] == "kB"}
         return (sizes["VmRSS"] - sizes["RssShmem"]) * 1024
+
+    def spare_fds(self, spare):
+        """Lets the daemon open that many descriptors and no more; None: as many as it likes."""
+        limit, used = 0, {int(fd) for fd in os.listdir(f"/proc/{self.pid}/fd")}
+        while spare is not None and (limit in used or spare > 0):
+            spare -= limit not in used
+            limit += 1
+        resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (4096 if spare is None else limit, 4096))
 
     def die(self):
         self.process.kill()

@@ -21,7 +21,7 @@ static const unsigned rank_counts[] = {1, 2, 3, 4, 5, 7, 8, 16};
 static const size_t counts[] = {0, 1, 2, 7, 31, 63, 1000, MAX_COUNT};
 #define LENGTH(a) (sizeof(a) / sizeof((a)[0]))
 
-static _Alignas(64) unsigned char source[MAX_RANKS][ROOM_BYTES]; /* what the ranks bring */
+static _Alignas(64) unsigned char source[MAX_RANKS][ROOM_BYTES];   /* what the ranks bring */
 static _Alignas(64) unsigned char room[2 * MAX_RANKS][ROOM_BYTES]; /* inputs, then outputs, of the kernel */
 static unsigned char expected[MAX_COUNT * 8];
 static float values_f16[0x7c01], values_bf16[0x7f81]; /* by their bits, up to the first one out of range */
@@ -370,8 +370,7 @@ static uint64_t one(gw_type_t type, gw_redop_t op, unsigned n_in, const uint64_t
     CU_ASSERT_TRUE(gw_kernel_force_isa(NULL));
     return best;
 }
-#define ONE(type, op, ...) \
-    one(type, op, sizeof((uint64_t[]){__VA_ARGS__}) / 8, (const uint64_t[]){__VA_ARGS__})
+#define ONE(type, op, ...) one(type, op, sizeof((uint64_t[]){__VA_ARGS__}) / 8, (const uint64_t[]){__VA_ARGS__})
 
 static void test_special_floats(void) {
     static const struct {
@@ -421,13 +420,13 @@ static void test_special_integers(void) {
     CU_ASSERT_EQUAL(ONE(GW_U8, GW_MIN, 0xff, 1), 1);
     CU_ASSERT_EQUAL(ONE(GW_U8, GW_AVG, 255, 255, 255, 255), 255);
     CU_ASSERT_EQUAL(ONE(GW_I8, GW_AVG, 0x80, 0x80, 0x80, 0x80), 0x80);
-    CU_ASSERT_EQUAL(ONE(GW_I8, GW_AVG, 1, 0), 0);        /* 0.5 */
-    CU_ASSERT_EQUAL(ONE(GW_I8, GW_AVG, 1, 2), 2);        /* 1.5 */
-    CU_ASSERT_EQUAL(ONE(GW_I8, GW_AVG, 2, 3), 2);        /* 2.5 */
-    CU_ASSERT_EQUAL(ONE(GW_I8, GW_AVG, 0xff, 0), 0);     /* -0.5 */
-    CU_ASSERT_EQUAL(ONE(GW_I8, GW_AVG, 0xff, 0xfe), 0xfe); /* -1.5 */
-    CU_ASSERT_EQUAL(ONE(GW_I8, GW_AVG, 0xfe, 0xfd), 0xfe); /* -2.5 */
-    CU_ASSERT_EQUAL(ONE(GW_I32, GW_AVG, 2, 2, 1), 2);    /* 1.67 */
+    CU_ASSERT_EQUAL(ONE(GW_I8, GW_AVG, 1, 0), 0);                                /* 0.5 */
+    CU_ASSERT_EQUAL(ONE(GW_I8, GW_AVG, 1, 2), 2);                                /* 1.5 */
+    CU_ASSERT_EQUAL(ONE(GW_I8, GW_AVG, 2, 3), 2);                                /* 2.5 */
+    CU_ASSERT_EQUAL(ONE(GW_I8, GW_AVG, 0xff, 0), 0);                             /* -0.5 */
+    CU_ASSERT_EQUAL(ONE(GW_I8, GW_AVG, 0xff, 0xfe), 0xfe);                       /* -1.5 */
+    CU_ASSERT_EQUAL(ONE(GW_I8, GW_AVG, 0xfe, 0xfd), 0xfe);                       /* -2.5 */
+    CU_ASSERT_EQUAL(ONE(GW_I32, GW_AVG, 2, 2, 1), 2);                            /* 1.67 */
     CU_ASSERT_EQUAL(ONE(GW_I32, GW_AVG, 0xffffffff, 0xffffffff, 0), 0xffffffff); /* -0.67 */
     CU_ASSERT_EQUAL(ONE(GW_I32, GW_AVG, 0x7fffffff, 0x7fffffff, 0x7ffffffe, 0x7ffffffe), 0x7ffffffe);
     CU_ASSERT_EQUAL(ONE(GW_I64, GW_AVG, INT64_MAX, INT64_MAX, INT64_MAX), INT64_MAX);
