@@ -1,7 +1,7 @@
 /* test_config.c - settings: what is accepted, what is refused and with which words, who wins, and what a reload does */
 #include "config.h"
+#include "cunit_main.h"
 
-#include <CUnit/Basic.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -394,12 +394,5 @@ int main(void) {
         {"the example and the manual are up to date", the_example_and_the_manual_are_up_to_date},
         CU_TEST_INFO_NULL,
     };
-    static CU_SuiteInfo suites[] = {{"config", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
-    if (CU_initialize_registry() != CUE_SUCCESS || CU_register_suites(suites) != CUE_SUCCESS)
-        return 1;
-    CU_basic_set_mode(CU_BRM_VERBOSE);
-    CU_basic_run_tests();
-    unsigned failures = CU_get_number_of_failures();
-    CU_cleanup_registry();
-    return failures != 0;
+    return cunit_run("config", tests);
 }

@@ -1,7 +1,7 @@
 /* test_escape.c - nothing that a client sends can steer a terminal or forge a line of the log */
 #include "escape.h"
+#include "cunit_main.h"
 
-#include <CUnit/Basic.h>
 #include <string.h>
 
 static void check(const char *text, const char *expected) {
@@ -76,12 +76,5 @@ int main(void) {
         {"the text may end early", the_text_may_end_early},
         CU_TEST_INFO_NULL,
     };
-    static CU_SuiteInfo suites[] = {{"escape", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
-    if (CU_initialize_registry() != CUE_SUCCESS || CU_register_suites(suites) != CUE_SUCCESS)
-        return 1;
-    CU_basic_set_mode(CU_BRM_VERBOSE);
-    CU_basic_run_tests();
-    unsigned failures = CU_get_number_of_failures();
-    CU_cleanup_registry();
-    return failures != 0;
+    return cunit_run("escape", tests);
 }

@@ -1,7 +1,7 @@
 /* test_log.c - the form of a line for the journal and elsewhere, levels, and harmless text */
 #include "log.h"
+#include "cunit_main.h"
 
-#include <CUnit/Basic.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -177,12 +177,5 @@ int main(void) {
         {"levels have names", levels_have_names},
         CU_TEST_INFO_NULL,
     };
-    static CU_SuiteInfo suites[] = {{"log", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
-    if (CU_initialize_registry() != CUE_SUCCESS || CU_register_suites(suites) != CUE_SUCCESS)
-        return 1;
-    CU_basic_set_mode(CU_BRM_VERBOSE);
-    CU_basic_run_tests();
-    unsigned failures = CU_get_number_of_failures();
-    CU_cleanup_registry();
-    return failures != 0;
+    return cunit_run("log", tests);
 }

@@ -1,7 +1,7 @@
 /* test_sd.c - what the service manager hears, and which sockets are taken from it */
 #include "sd.h"
+#include "cunit_main.h"
 
-#include <CUnit/Basic.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -229,12 +229,5 @@ int main(void) {
         {"garbage counts as none", garbage_counts_as_none},
         CU_TEST_INFO_NULL,
     };
-    static CU_SuiteInfo suites[] = {{"sd", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
-    if (CU_initialize_registry() != CUE_SUCCESS || CU_register_suites(suites) != CUE_SUCCESS)
-        return 1;
-    CU_basic_set_mode(CU_BRM_VERBOSE);
-    CU_basic_run_tests();
-    unsigned failures = CU_get_number_of_failures();
-    CU_cleanup_registry();
-    return failures != 0;
+    return cunit_run("sd", tests);
 }

@@ -1,9 +1,10 @@
 /* test_stats.c - counting, adding up over threads, quantiles, JSON */
 #include "stats.h"
 
-#include <CUnit/Basic.h>
 #include <pthread.h>
 #include <string.h>
+
+#include "cunit_main.h"
 
 static const cJSON *find(const cJSON *array, const char *name) {
     const cJSON *item;
@@ -144,12 +145,5 @@ int main(void) {
         {"reading while counting is safe", reading_while_counting_is_safe},
         CU_TEST_INFO_NULL,
     };
-    static CU_SuiteInfo suites[] = {{"stats", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
-    if (CU_initialize_registry() != CUE_SUCCESS || CU_register_suites(suites) != CUE_SUCCESS)
-        return 1;
-    CU_basic_set_mode(CU_BRM_VERBOSE);
-    CU_basic_run_tests();
-    unsigned failures = CU_get_number_of_failures();
-    CU_cleanup_registry();
-    return failures != 0;
+    return cunit_run("stats", tests);
 }

@@ -1,0 +1,37 @@
+/* test_plan.c - which row a size takes, and when two plans are one */
+#include "plan.h"
+
+#include "cunit_main.h"
+
+static void small_buckets_are_the_lanes(void) {
+    gwd_plan_t plan;
+
+    gwd_plan_make(&plan, 4, 65536, 1 << 18);
+    CU_ASSERT_EQUAL(gwd_plan_row(&plan, 0)->chunk_bytes, 0);
+    CU_ASSERT_EQUAL(gwd_plan_row(&plan, 16384)->chunk_bytes, 0); /* 4 of them are 64 KiB */
+    CU_ASSERT_EQUAL(gwd_plan_row(&plan, 16385)->chunk_bytes, 1 << 18);
+    CU_ASSERT_EQUAL(gwd_plan_row(&plan, UINT64_MAX)->chunk_bytes, 1 << 18);
+}
+
+static void the_hash_tells_plans_apart(void) {
+    gwd_plan_t one, same, ranks, chunks, small;
+
+    gwd_plan_make(&one, 4, 65536, 1 << 18);
+    gwd_plan_make(&same, 4, 65536, 1 << 18);
+    gwd_plan_make(&ranks, 5, 65536, 1 << 18);
+    gwd_plan_make(&chunks, 4, 65536, 1 << 19);
+    gwd_plan_make(&small, 4, 32768, 1 << 18);
+    CU_ASSERT_EQUAL(one.hash, same.hash);
+    CU_ASSERT_NOT_EQUAL(one.hash, ranks.hash);
+    CU_ASSERT_NOT_EQUAL(one.hash, chunks.hash);
+    CU_ASSERT_NOT_EQUAL(one.hash, small.hash);
+}
+
+int main(void) {
+    static CU_TestInfo tests[] = {
+        {"small buckets are the lane's", small_buckets_are_the_lanes},
+        {"the hash tells plans apart", the_hash_tells_plans_apart},
+        CU_TEST_INFO_NULL,
+    };
+    return cunit_run("plan", tests);
+}
