@@ -27,7 +27,8 @@ static void send_json(gwd_session_t *session, uint32_t request, char *json) {
 
         message.json = (ProtobufCBinaryData){piece, at};
         message.last = piece == left;
-        gwd_session_send(session, GW_MSG_ADMIN_REPLY, request, packed, gw__admin_reply__pack(&message, packed), NULL, 0);
+        gwd_session_send(session, GW_MSG_ADMIN_REPLY, request, packed, gw__admin_reply__pack(&message, packed), NULL,
+                         0);
         at += piece;
         left -= piece;
     } while (left > 0);
@@ -86,8 +87,7 @@ typedef struct admin_command {
     const char *name;
     size_t n_arguments;
     cJSON *(*show)(gwd_server_t *server); /* one of the two */
-    gw_status_t (*change)(gwd_server_t *server, const char *argument, cJSON **json_out, char *text,
-                          size_t text_bytes);
+    gw_status_t (*change)(gwd_server_t *server, const char *argument, cJSON **json_out, char *text, size_t text_bytes);
     void (*then)(gwd_server_t *server); /* after the answer */
 } admin_command_t;
 

@@ -26,7 +26,9 @@ static void foreign(cJSON *object, const char *name, const char *text) {
     cJSON_AddStringToObject(object, name, safe);
 }
 
-static double seconds_since(uint64_t then_ns) { return (double)(gwd_now_ns() - then_ns) * 1e-9; }
+static double seconds_since(uint64_t then_ns) {
+    return (double)(gwd_now_ns() - then_ns) * 1e-9;
+}
 
 /* ---- status ------------------------------------------------------------------------------------- */
 
@@ -265,8 +267,7 @@ cJSON *gwd_admin_buckets(struct gwd_server *server) {
     for (const gwd_group_t *group = server->groups; group; group = group->next)
         for (uint32_t r = 0; r < group->nranks; r++)
             if (group->members[r])
-                gwd_table_each(&group->members[r]->buckets, add_bucket,
-                               &(bucket_context_t){list, group->members[r]});
+                gwd_table_each(&group->members[r]->buckets, add_bucket, &(bucket_context_t){list, group->members[r]});
     return list;
 }
 
@@ -306,7 +307,9 @@ cJSON *gwd_admin_stats(struct gwd_server *server) {
     return json;
 }
 
-cJSON *gwd_admin_config(struct gwd_server *server) { return gwd_config_json(&server->config); }
+cJSON *gwd_admin_config(struct gwd_server *server) {
+    return gwd_config_json(&server->config);
+}
 
 /* ---- trace -------------------------------------------------------------------------------------- */
 

@@ -26,8 +26,8 @@ typedef struct gwd_handle {
 /* Imported memory: one range of the daemon's addresses over all parts. */
 typedef struct gwd_memory {
     void *address;
-    uint64_t bytes;         /* as asked for */
-    uint64_t mapped_bytes;  /* rounded up to pages */
+    uint64_t bytes;        /* as asked for */
+    uint64_t mapped_bytes; /* rounded up to pages */
 } gwd_memory_t;
 
 typedef struct gwd_backend {

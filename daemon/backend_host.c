@@ -20,11 +20,17 @@
 
 #include "gradwire.pb-c.h"
 
-static int accepts(uint32_t kind) { return kind == GW__HANDLE_KIND__HANDLE_MEMFD; }
+static int accepts(uint32_t kind) {
+    return kind == GW__HANDLE_KIND__HANDLE_MEMFD;
+}
 
-static uint64_t page_bytes(void) { return (uint64_t)sysconf(_SC_PAGESIZE); }
+static uint64_t page_bytes(void) {
+    return (uint64_t)sysconf(_SC_PAGESIZE);
+}
 
-static uint64_t round_up(uint64_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
+static uint64_t round_up(uint64_t bytes) {
+    return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+}
 
 static gw_status_t check_memfd(const gwd_handle_t *part, size_t index, char *text, size_t text_bytes) {
     struct statfs fs;
@@ -46,8 +52,8 @@ static gw_status_t check_memfd(const gwd_handle_t *part, size_t index, char *tex
         return GW_ERR_INVALID_ARGUMENT;
     }
     if (end > (uint64_t)st.st_size) {
-        snprintf(text, text_bytes, "part %zu: the memfd has %lld bytes, but %llu from byte %llu on are registered", index,
-                 (long long)st.st_size, (unsigned long long)part->bytes, (unsigned long long)part->offset);
+        snprintf(text, text_bytes, "part %zu: the memfd has %lld bytes, but %llu from byte %llu on are registered",
+                 index, (long long)st.st_size, (unsigned long long)part->bytes, (unsigned long long)part->offset);
         return GW_ERR_BUFFER_SHORT;
     }
     if ((uint64_t)st.st_blocks * 512 < (uint64_t)st.st_size) {

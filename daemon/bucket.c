@@ -31,7 +31,9 @@ static bool reduces(gw_collective_t collective) {
     return collective == GW_ALL_REDUCE || collective == GW_REDUCE_SCATTER || collective == GW_REDUCE;
 }
 
-static bool has_root(gw_collective_t collective) { return collective == GW_BROADCAST || collective == GW_REDUCE; }
+static bool has_root(gw_collective_t collective) {
+    return collective == GW_BROADCAST || collective == GW_REDUCE;
+}
 
 static gw_status_t check_numbers(const gwd_bucket_desc_t *desc, uint32_t nranks, char *text, size_t text_bytes) {
     const char *wrong = NULL;
@@ -122,8 +124,10 @@ static gw_status_t resolve(const gwd_bucket_desc_t *desc, const char *which, str
     if (__builtin_mul_overflow(desc->count, segments, &elements) ||
         __builtin_mul_overflow(elements, type_bytes, &bytes) || __builtin_add_overflow(offset, bytes, &end) ||
         end > gwd_buffer_bytes(buffer)) {
-        snprintf(text, text_bytes, "bucket '%s': %s span of %llu x %llu elements of %s at byte %llu leaves its buffer of "
-                 "%llu bytes", desc->name, which, (unsigned long long)segments, (unsigned long long)desc->count,
+        snprintf(text, text_bytes,
+                 "bucket '%s': %s span of %llu x %llu elements of %s at byte %llu leaves its buffer of "
+                 "%llu bytes",
+                 desc->name, which, (unsigned long long)segments, (unsigned long long)desc->count,
                  gwd_type_name(desc->type), (unsigned long long)offset, (unsigned long long)gwd_buffer_bytes(buffer));
         return GW_ERR_SPAN;
     }
@@ -218,9 +222,13 @@ void gwd_bucket_free(gwd_bucket_t *bucket) {
     free(bucket);
 }
 
-bool gwd_bucket_reduces(const gwd_bucket_t *bucket) { return reduces(bucket->desc.collective); }
+bool gwd_bucket_reduces(const gwd_bucket_t *bucket) {
+    return reduces(bucket->desc.collective);
+}
 
-bool gwd_bucket_matches(const gwd_bucket_t *a, const gwd_bucket_t *b) { return a->fingerprint == b->fingerprint; }
+bool gwd_bucket_matches(const gwd_bucket_t *a, const gwd_bucket_t *b) {
+    return a->fingerprint == b->fingerprint;
+}
 
 void gwd_bucket_describe(const gwd_bucket_t *bucket, char *text, size_t text_bytes) {
     const gwd_bucket_desc_t *d = &bucket->desc;

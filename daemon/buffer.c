@@ -12,8 +12,8 @@
 
 enum { PARTS_MAX = 4096 };
 
-gw_status_t gwd_buffer_new(struct gwd_session *session, uint32_t request, uint64_t bytes, uint32_t n_parts,
-                           bool copied, const char *device, gwd_buffer_t **buffer_out, char *text, size_t text_bytes) {
+gw_status_t gwd_buffer_new(struct gwd_session *session, uint32_t request, uint64_t bytes, uint32_t n_parts, bool copied,
+                           const char *device, gwd_buffer_t **buffer_out, char *text, size_t text_bytes) {
     gwd_quota_t *quota = &session->server->quota;
     gwd_buffer_t *buffer;
     gw_status_t status;
@@ -92,13 +92,15 @@ static void end(gwd_buffer_t *buffer) {
     gwd_session_settle(session);
 }
 
-void gwd_buffer_discard(gwd_buffer_t *buffer) { end(buffer); }
+void gwd_buffer_discard(gwd_buffer_t *buffer) {
+    end(buffer);
+}
 
 static void import_work(uv_work_t *work) {
     gwd_buffer_t *buffer = work->data;
 
-    buffer->status = buffer->backend->import(buffer->parts, buffer->n_parts, &buffer->memory, buffer->text,
-                                             sizeof(buffer->text));
+    buffer->status =
+        buffer->backend->import(buffer->parts, buffer->n_parts, &buffer->memory, buffer->text, sizeof(buffer->text));
 }
 
 static void import_done(uv_work_t *work, int cancelled) {
@@ -122,8 +124,8 @@ static void import_done(uv_work_t *work, int cancelled) {
             end(buffer);
         return;
     }
-    gwd_log(GWD_LOG_DEBUG, "buffer", "session %llu: buffer %u of %llu bytes", (unsigned long long)session->id, buffer->handle,
-            (unsigned long long)buffer->bytes);
+    gwd_log(GWD_LOG_DEBUG, "buffer", "session %llu: buffer %u of %llu bytes", (unsigned long long)session->id,
+            buffer->handle, (unsigned long long)buffer->bytes);
     if (session->closing) {
         gwd_buffer_release(buffer, 0);
         return;
@@ -214,7 +216,9 @@ void gwd_buffer_release(gwd_buffer_t *buffer, uint32_t request) {
     try_release(buffer);
 }
 
-void gwd_buffer_ref(gwd_buffer_t *buffer) { buffer->refs++; }
+void gwd_buffer_ref(gwd_buffer_t *buffer) {
+    buffer->refs++;
+}
 
 void gwd_buffer_unref(gwd_buffer_t *buffer) {
     buffer->refs--;

@@ -25,17 +25,17 @@ typedef struct gwd_buffer {
     gwd_memory_t memory;
     gwd_handle_t *parts; /* until it is imported */
     uint32_t n_parts, n_received;
-    uint32_t refs;         /* buckets */
-    bool releasing;        /* unmap when refs is 0 */
-    gw_status_t status;    /* of the import */
+    uint32_t refs;      /* buckets */
+    bool releasing;     /* unmap when refs is 0 */
+    gw_status_t status; /* of the import */
     char text[256];
     uv_work_t work;
 } gwd_buffer_t;
 
 /* Makes a buffer that waits for its parts, charged to the session's user. Errors, with text:
  * GW_ERR_INVALID_ARGUMENT, GW_ERR_QUOTA, GW_ERR_NO_MEMORY, GW_ERR_UNSUPPORTED. */
-gw_status_t gwd_buffer_new(struct gwd_session *session, uint32_t request, uint64_t bytes, uint32_t n_parts,
-                           bool copied, const char *device, gwd_buffer_t **buffer_out, char *text, size_t text_bytes);
+gw_status_t gwd_buffer_new(struct gwd_session *session, uint32_t request, uint64_t bytes, uint32_t n_parts, bool copied,
+                           const char *device, gwd_buffer_t **buffer_out, char *text, size_t text_bytes);
 
 /* Takes the next part, fd included in every case. When it is the last, the import begins, and ends with a
  * reply to the session. Errors, with text: the buffer is gone then. */
@@ -51,7 +51,11 @@ void gwd_buffer_release(gwd_buffer_t *buffer, uint32_t request);
 void gwd_buffer_ref(gwd_buffer_t *buffer);
 void gwd_buffer_unref(gwd_buffer_t *buffer);
 
-static inline uint64_t gwd_buffer_bytes(const gwd_buffer_t *buffer) { return buffer->bytes; }
-static inline void *gwd_buffer_address(const gwd_buffer_t *buffer) { return buffer->memory.address; }
+static inline uint64_t gwd_buffer_bytes(const gwd_buffer_t *buffer) {
+    return buffer->bytes;
+}
+static inline void *gwd_buffer_address(const gwd_buffer_t *buffer) {
+    return buffer->memory.address;
+}
 
 #endif

@@ -33,8 +33,12 @@ uint64_t gwd_exchange_plan(gwd_exchange_t *x, uint64_t chunk_bytes) {
     return segments(x) * x->chunks_per_segment;
 }
 
-static const void *at(const void *base, uint64_t bytes) { return (const unsigned char *)base + bytes; }
-static void *at_mutable(void *base, uint64_t bytes) { return (unsigned char *)base + bytes; }
+static const void *at(const void *base, uint64_t bytes) {
+    return (const unsigned char *)base + bytes;
+}
+static void *at_mutable(void *base, uint64_t bytes) {
+    return (unsigned char *)base + bytes;
+}
 
 /* All ranks' send spans from `bytes` on. */
 static unsigned all_sends(const gwd_exchange_t *x, uint64_t bytes, const void **in) {
@@ -58,8 +62,8 @@ void gwd_exchange_chunk(const gwd_exchange_t *x, uint64_t index) {
     uint64_t first = index % x->chunks_per_segment * x->chunk_count;
     uint64_t left = x->count - first;
     uint64_t count = left < x->chunk_count ? left : x->chunk_count;
-    uint64_t within = first * type_bytes;                           /* of the chunk in its segment */
-    uint64_t of_part = (segment * x->count + first) * type_bytes;   /* of the chunk in a span of n segments */
+    uint64_t within = first * type_bytes;                         /* of the chunk in its segment */
+    uint64_t of_part = (segment * x->count + first) * type_bytes; /* of the chunk in a span of n segments */
 
     switch (x->collective) {
     case GW_ALL_REDUCE:

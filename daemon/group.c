@@ -210,8 +210,8 @@ static gw_status_t check_join(const gwd_server_t *server, const gwd_group_t *gro
         return GW_ERR_PERMISSION;
     }
     if (nranks == 0 || nranks > (uint64_t)server->config.limits_ranks_per_group || rank >= nranks) {
-        snprintf(text, text_bytes, "rank %u of %u: ranks count from 0, and limits.ranks_per_group is %lld", rank, nranks,
-                 (long long)server->config.limits_ranks_per_group);
+        snprintf(text, text_bytes, "rank %u of %u: ranks count from 0, and limits.ranks_per_group is %lld", rank,
+                 nranks, (long long)server->config.limits_ranks_per_group);
         return GW_ERR_INVALID_ARGUMENT;
     }
     if (group->state == GWD_GROUP_ACTIVE) {

@@ -47,8 +47,8 @@ typedef struct gwd_member {
     gwd_session_t *session;
     gwd_group_t *group;
     uint32_t rank;
-    uint32_t handle;       /* within the session */
-    uint32_t request;      /* GroupJoin or GroupSplit to be answered, then GroupLeave; 0: none */
+    uint32_t handle;  /* within the session */
+    uint32_t request; /* GroupJoin or GroupSplit to be answered, then GroupLeave; 0: none */
     gw_slots_header_t *slots;
     gwd_table_t buckets; /* gwd_bucket_t */
     bool leaving;

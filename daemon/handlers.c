@@ -228,7 +228,8 @@ static void finish_bucket(session_t *session) {
     desc->send_buffer = buffer_of(session, incoming->send_buffer);
     desc->recv_buffer = buffer_of(session, incoming->recv_buffer);
     if ((incoming->send_buffer && !desc->send_buffer) || (incoming->recv_buffer && !desc->recv_buffer)) {
-        gwd_session_error(session, incoming->request, GW_ERR_NOT_FOUND, "bucket '%s': there is no buffer %u", desc->name,
+        gwd_session_error(session, incoming->request, GW_ERR_NOT_FOUND, "bucket '%s': there is no buffer %u",
+                          desc->name,
                           desc->send_buffer || !incoming->send_buffer ? incoming->recv_buffer : incoming->send_buffer);
         goto out;
     }

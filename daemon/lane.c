@@ -297,8 +297,14 @@ void gwd_lane_free(gwd_lane_t *lane) {
     free(lane);
 }
 
-bool gwd_lane_send(gwd_lane_t *lane, const gwd_command_t *command) { return gwd_queue_push(&lane->commands, command); }
+bool gwd_lane_send(gwd_lane_t *lane, const gwd_command_t *command) {
+    return gwd_queue_push(&lane->commands, command);
+}
 
-const gwd_stats_t *gwd_lane_stats(const gwd_lane_t *lane) { return &lane->stats; }
+const gwd_stats_t *gwd_lane_stats(const gwd_lane_t *lane) {
+    return &lane->stats;
+}
 
-const gwd_trace_t *gwd_lane_trace(const gwd_lane_t *lane) { return lane->trace; }
+const gwd_trace_t *gwd_lane_trace(const gwd_lane_t *lane) {
+    return lane->trace;
+}

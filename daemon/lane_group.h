@@ -53,7 +53,7 @@ typedef struct gwd_lane_rank {
     gwd_rank_counters_t *counters;
     uint64_t submitted; /* highest sequence number */
     uint64_t last_queue;
-    bool left;             /* takes no part any more */
+    bool left; /* takes no part any more */
     gw_status_t leave_status;
     bool release_wanted, released;
     uint64_t release_cookie;
@@ -91,10 +91,10 @@ struct gwd_lane {
     gwd_trace_t *trace;
     gwd_lane_group_t *groups;
     gwd_lane_group_t *ended; /* freed at the end of the turn: events of this turn may point into them */
-    gwd_op_t *waiting;      /* operations whose inputs are not ready: polled */
+    gwd_op_t *waiting;       /* operations whose inputs are not ready: polled */
     uint64_t awake_until_ns; /* until then it looks for more instead of sleeping */
-    uint32_t n_running;     /* jobs that have not come back */
-    uint64_t next_check_ns; /* when to look for late ranks; 0: nobody waits */
+    uint32_t n_running;      /* jobs that have not come back */
+    uint64_t next_check_ns;  /* when to look for late ranks; 0: nobody waits */
     bool stopping;
     uint8_t *packet; /* GW_PACKET_MAX bytes to receive into */
 };

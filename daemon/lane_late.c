@@ -12,7 +12,9 @@
 
 #include "log.h"
 
-static uint64_t limit(const _Atomic uint64_t *value) { return atomic_load_explicit(value, memory_order_relaxed); }
+static uint64_t limit(const _Atomic uint64_t *value) {
+    return atomic_load_explicit(value, memory_order_relaxed);
+}
 
 static uint64_t check_period_ns(const gwd_lane_t *lane) {
     uint64_t late = limit(&lane->limits->late_ns), deadline = limit(&lane->limits->deadline_ns);

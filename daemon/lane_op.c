@@ -14,8 +14,7 @@
 enum { DESCRIPTION_BYTES = 224 };
 
 static void trace(const gwd_op_t *op, gwd_trace_kind_t kind, uint32_t rank, uint64_t bytes, uint64_t now_ns) {
-    gwd_trace_add(op->group->lane->trace,
-                  &(gwd_trace_event_t){now_ns, kind, op->group->id, rank, op->sequence, bytes});
+    gwd_trace_add(op->group->lane->trace, &(gwd_trace_event_t){now_ns, kind, op->group->id, rank, op->sequence, bytes});
 }
 
 static void futex_wake_all(_Atomic uint32_t *word) {

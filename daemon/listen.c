@@ -23,7 +23,9 @@ enum { ACCEPTS_AT_ONCE = 16, BACKLOG = 512 };
 
 /* ---- accepting ---------------------------------------------------------------------------------- */
 
-static int open_reserve(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
+static int open_reserve(void) {
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
 
 /* Out of descriptors: without this the client would wait in the backlog, and the loop would spin. */
 static void refuse_one(gwd_server_t *server, int listener) {
@@ -204,8 +206,8 @@ static gw_status_t open_folder(gwd_server_t *server, char *text, size_t text_byt
     if (status == GW_OK)
         status = start_listener(server, &server->admins, GWD_ROLE_ADMIN, fd, text, text_bytes);
     if (status == GW_OK)
-        status = open_socket(&server->clients, dir, "client.sock", config->socket_client_mode, config->socket_group, &fd,
-                             text, text_bytes);
+        status = open_socket(&server->clients, dir, "client.sock", config->socket_client_mode, config->socket_group,
+                             &fd, text, text_bytes);
     if (status == GW_OK)
         status = start_listener(server, &server->clients, GWD_ROLE_CLIENT, fd, text, text_bytes);
     return status;
@@ -226,8 +228,8 @@ static gw_status_t take_passed(gwd_server_t *server, gwd_sd_socket_t *sockets, s
                      sockets[i].name);
             return GW_ERR_INVALID_ARGUMENT;
         }
-        status = start_listener(server, listener, admin ? GWD_ROLE_ADMIN : GWD_ROLE_CLIENT, sockets[i].fd, text,
-                                text_bytes);
+        status =
+            start_listener(server, listener, admin ? GWD_ROLE_ADMIN : GWD_ROLE_CLIENT, sockets[i].fd, text, text_bytes);
         sockets[i].fd = -1;
     }
     return status;

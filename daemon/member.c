@@ -15,7 +15,9 @@ typedef struct detach {
     uint32_t request;
 } detach_t;
 
-static gwd_lane_t *lane_of(const gwd_group_t *group) { return group->server->lanes[group->lane]; }
+static gwd_lane_t *lane_of(const gwd_group_t *group) {
+    return group->server->lanes[group->lane];
+}
 
 /* A command that must not be lost: without it memory or ranks would hang for ever. */
 static void command_lane(const gwd_group_t *group, const gwd_command_t *command) {
@@ -62,7 +64,9 @@ err_charge:
 }
 
 /* A bucket counts once, and once more for each 64 matrices of its layout. */
-static uint64_t bucket_charge(const gwd_bucket_t *bucket) { return 1 + bucket->desc.n_matrices / 64; }
+static uint64_t bucket_charge(const gwd_bucket_t *bucket) {
+    return 1 + bucket->desc.n_matrices / 64;
+}
 
 static void free_bucket(void *item, void *context) {
     gwd_bucket_t *bucket = item;
@@ -196,8 +200,7 @@ static void end_if_user(void *item, void *context) {
     gwd_bucket_t *bucket = item;
     const end_users_t *users = context;
 
-    if (!bucket->ending &&
-        (bucket->desc.send_buffer == users->buffer || bucket->desc.recv_buffer == users->buffer))
+    if (!bucket->ending && (bucket->desc.send_buffer == users->buffer || bucket->desc.recv_buffer == users->buffer))
         gwd_member_end_bucket(users->member, bucket, 0);
 }
 
@@ -244,7 +247,8 @@ static void failed(gwd_group_t *group, const gwd_event_t *event) {
     snprintf(group->message, sizeof(group->message), "%s", event->text ? event->text : "");
     if (group->n_split > 0)
         gwd_group_give_up_split(group, group->status, group->message);
-    gwd_log(GWD_LOG_NOTICE, "group", "group %u failed: %s: %s", group->id, gw_status_name(event->status), group->message);
+    gwd_log(GWD_LOG_NOTICE, "group", "group %u failed: %s: %s", group->id, gw_status_name(event->status),
+            group->message);
 }
 
 void gwd_group_event(struct gwd_server *server, const gwd_event_t *event) {

@@ -10,9 +10,9 @@
 
 #include <stdint.h>
 
-typedef enum gwd_engine { GWD_ENGINE_HOST } gwd_engine_t;   /* who reduces */
-typedef enum gwd_mover { GWD_MOVER_SHARED } gwd_mover_t;    /* what carries the bytes */
-typedef enum gwd_codec { GWD_CODEC_NONE } gwd_codec_t;      /* how they shrink on the wire */
+typedef enum gwd_engine { GWD_ENGINE_HOST } gwd_engine_t; /* who reduces */
+typedef enum gwd_mover { GWD_MOVER_SHARED } gwd_mover_t;  /* what carries the bytes */
+typedef enum gwd_codec { GWD_CODEC_NONE } gwd_codec_t;    /* how they shrink on the wire */
 
 typedef struct gwd_plan_row {
     uint64_t max_bytes; /* of one rank's bucket; UINT64_MAX in the last row */

@@ -19,7 +19,7 @@ typedef struct gwd_queue {
     unsigned char *items; /* cyclic */
     size_t capacity, head;
     _Atomic size_t count; /* written under the mutex */
-    int wake_fd; /* eventfd, non-blocking */
+    int wake_fd;          /* eventfd, non-blocking */
 } gwd_queue_t;
 
 /* Returns 0, or an errno value. */

@@ -71,4 +71,6 @@ gw_status_t gwd_quota_charge(const gwd_quota_t *quota, gwd_user_t *user, gwd_quo
     return GW_OK;
 }
 
-void gwd_quota_refund(gwd_user_t *user, gwd_quota_kind_t kind, uint64_t amount) { user->used[kind] -= amount; }
+void gwd_quota_refund(gwd_user_t *user, gwd_quota_kind_t kind, uint64_t amount) {
+    user->used[kind] -= amount;
+}

@@ -12,7 +12,7 @@
 struct gwd_reduce {
     pthread_mutex_t mutex;
     pthread_cond_t work;
-    gwd_job_t *jobs; /* with chunks left to begin, by priority, then by age */
+    gwd_job_t *jobs;  /* with chunks left to begin, by priority, then by age */
     _Atomic bool any; /* whether there are: for those who look without the mutex */
     _Atomic bool stopping;
     uint64_t spin_ns;
@@ -70,7 +70,9 @@ static void spin(gwd_reduce_t *reduce) {
 }
 
 /* With one thread it is the back's: the lane has the front. */
-static side_t take_side(gwd_reduce_t *reduce) { return reduce->n_started++ % 2 == 0 ? BACK : FRONT; }
+static side_t take_side(gwd_reduce_t *reduce) {
+    return reduce->n_started++ % 2 == 0 ? BACK : FRONT;
+}
 
 static void *work(void *argument) {
     gwd_reduce_t *reduce = argument;
@@ -166,7 +168,9 @@ void gwd_reduce_free(gwd_reduce_t *reduce) {
     free(reduce);
 }
 
-unsigned gwd_reduce_threads(const gwd_reduce_t *reduce) { return reduce->n_threads; }
+unsigned gwd_reduce_threads(const gwd_reduce_t *reduce) {
+    return reduce->n_threads;
+}
 
 void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job) {
     gwd_job_t **at = &reduce->jobs;

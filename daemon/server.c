@@ -132,7 +132,8 @@ static void on_terminate(uv_signal_t *signal, int number) {
 
 static gw_status_t start_threads(gwd_server_t *server, char *text, size_t text_bytes) {
     const gwd_config_t *config = &server->config;
-    int error = gwd_reduce_new((unsigned)config->reduce_threads, (uint64_t)config->lane_spin_us * 1000, &server->reduce);
+    int error =
+        gwd_reduce_new((unsigned)config->reduce_threads, (uint64_t)config->lane_spin_us * 1000, &server->reduce);
     uint32_t wanted = (uint32_t)config->lane_count;
 
     if (!error && wanted == 0) {
@@ -152,7 +153,8 @@ static gw_status_t start_loop(gwd_server_t *server, char *text, size_t text_byte
     if (uv_poll_init(&server->loop, &server->events_poll, server->events.wake_fd) != 0 ||
         uv_poll_start(&server->events_poll, UV_READABLE, on_events) != 0 ||
         uv_signal_init(&server->loop, &server->term) != 0 || uv_signal_init(&server->loop, &server->interrupt) != 0 ||
-        uv_signal_init(&server->loop, &server->hangup) != 0 || uv_timer_init(&server->loop, &server->drain_timer) != 0 ||
+        uv_signal_init(&server->loop, &server->hangup) != 0 ||
+        uv_timer_init(&server->loop, &server->drain_timer) != 0 ||
         uv_signal_start(&server->term, on_terminate, SIGTERM) != 0 ||
         uv_signal_start(&server->interrupt, on_terminate, SIGINT) != 0 ||
         uv_signal_start(&server->hangup, on_hangup, SIGHUP) != 0) {
@@ -190,8 +192,9 @@ gw_status_t gwd_server_init(gwd_server_t *server, const gwd_config_t *config, ch
 }
 
 void gwd_server_run(gwd_server_t *server) {
-    gwd_log(GWD_LOG_NOTICE, "daemon", "gradwired %s serves clients on %s, operators on %s, with %u lanes and %u reduce threads",
-            server->version, server->clients.path[0] ? server->clients.path : "the socket passed in",
+    gwd_log(GWD_LOG_NOTICE, "daemon",
+            "gradwired %s serves clients on %s, operators on %s, with %u lanes and %u reduce threads", server->version,
+            server->clients.path[0] ? server->clients.path : "the socket passed in",
             server->admins.path[0] ? server->admins.path : "the socket passed in", server->n_lanes,
             gwd_reduce_threads(server->reduce));
     (void)gwd_sd_ready("serving");

@@ -125,8 +125,8 @@ static void send_error(gwd_session_t *session, uint32_t request, gw_status_t sta
     message.status = (uint32_t)status;
     message.text = text;
     gwd_stats_add(&session->server->stats.requests_failed, 1);
-    gwd_log(GWD_LOG_INFO, "session", "session %llu (%s, uid %u, pid %d): %s: %s", (unsigned long long)session->id, session->name,
-            (unsigned)session->uid, (int)session->pid, gw_status_name(status), text);
+    gwd_log(GWD_LOG_INFO, "session", "session %llu (%s, uid %u, pid %d): %s: %s", (unsigned long long)session->id,
+            session->name, (unsigned)session->uid, (int)session->pid, gw_status_name(status), text);
     gwd_session_send(session, GW_MSG_ERROR, request, body, gw__error__pack(&message, body), NULL, 0);
 }
 
@@ -170,8 +170,8 @@ void gwd_session_close(gwd_session_t *session, gw_status_t status, const char *w
     if (session->closing)
         return;
     session->closing = true;
-    gwd_log(GWD_LOG_INFO, "session", "session %llu (%s, uid %u, pid %d) ends: %s", (unsigned long long)session->id, session->name,
-            (unsigned)session->uid, (int)session->pid, why);
+    gwd_log(GWD_LOG_INFO, "session", "session %llu (%s, uid %u, pid %d) ends: %s", (unsigned long long)session->id,
+            session->name, (unsigned)session->uid, (int)session->pid, why);
     (void)shutdown(session->fd, SHUT_RDWR); /* the peer hears of it now; the fd stays until all has gone */
     uv_close((uv_handle_t *)&session->poll, on_handle_closed);
     uv_close((uv_handle_t *)&session->hello_timer, on_handle_closed);

@@ -35,8 +35,8 @@ bool gwd_submit_unpack(const uint8_t *body, size_t body_bytes, gwd_submit_t *sub
     message = gw__submit__unpack(&allocator, body_bytes, body);
     if (!message)
         return false;
-    *submit_out = (gwd_submit_t){message->bucket, message->epoch, message->sequence, message->queue,
-                                 message->notify != 0};
+    *submit_out =
+        (gwd_submit_t){message->bucket, message->epoch, message->sequence, message->queue, message->notify != 0};
     return true;
 }
 

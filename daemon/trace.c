@@ -23,7 +23,9 @@ gwd_trace_t *gwd_trace_new(uint64_t events) {
     return trace;
 }
 
-void gwd_trace_free(gwd_trace_t *trace) { free(trace); }
+void gwd_trace_free(gwd_trace_t *trace) {
+    free(trace);
+}
 
 void gwd_trace_add(gwd_trace_t *trace, const gwd_trace_event_t *event) {
     uint64_t number = atomic_load_explicit(&trace->end, memory_order_relaxed);

@@ -13,11 +13,11 @@
 
 #include "gradwire.h"
 
-#define GW_MAGIC 0x5747u /* "GW" */
+#define GW_MAGIC       0x5747u /* "GW" */
 #define GW_PROTO_MAJOR 1
 #define GW_PROTO_MINOR 0
-#define GW_BODY_MAX 65536u
-#define GW_FDS_MAX 8
+#define GW_BODY_MAX    65536u
+#define GW_FDS_MAX     8
 
 /* Message types. They are only ever appended; requests and replies share one number space. */
 enum gw_message_type {
@@ -51,8 +51,8 @@ typedef struct gw_frame_header {
     uint8_t major;
     uint8_t n_fds;
     uint16_t type;
-    uint16_t reserved;  /* must be 0 */
-    uint32_t request;   /* chosen by the client; a reply repeats it; 0 on a channel */
+    uint16_t reserved; /* must be 0 */
+    uint32_t request;  /* chosen by the client; a reply repeats it; 0 on a channel */
     uint32_t body_bytes;
 } gw_frame_header_t;
 

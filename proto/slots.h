@@ -14,8 +14,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define GW_SLOTS_MAGIC 0x54535747u /* "GWST" */
-#define GW_SLOTS_VERSION 1u
+#define GW_SLOTS_MAGIC         0x54535747u /* "GWST" */
+#define GW_SLOTS_VERSION       1u
 #define GW_SLOTS_MESSAGE_BYTES 512
 
 typedef struct gw_slot {

@@ -2,7 +2,6 @@
  *
  * A field that changed its number, type or meaning would come back as an unknown field or as other bytes.
  */
-#include <CUnit/Basic.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,8 @@
 
 #include "frame.h"
 #include "gradwire.pb-c.h"
+
+#include "cunit_main.h"
 
 static const char golden[] = "proto/golden/1.0"; /* tests are run from the root of the repository */
 
@@ -157,13 +158,5 @@ int main(void) {
         {"every packet of 1.0 reads and writes the same", every_packet_reads_and_writes_the_same},
         {"a header is written as recorded", header_is_written_as_recorded},
         CU_TEST_INFO_NULL};
-    static CU_SuiteInfo suites[] = {{"golden", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
-
-    if (CU_initialize_registry() != CUE_SUCCESS || CU_register_suites(suites) != CUE_SUCCESS)
-        return 1;
-    CU_basic_set_mode(CU_BRM_VERBOSE);
-    CU_basic_run_tests();
-    int failed = CU_get_number_of_failures() != 0;
-    CU_cleanup_registry();
-    return failed;
+    return cunit_run("golden", tests);
 }

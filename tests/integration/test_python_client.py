@@ -282,8 +282,8 @@ def test_collectives(checks, daemon):
                 collective=gw.ALL_REDUCE, redop=redop, count=1)
         run("reduce_scatter in place", own, lambda rank: [3 * i + 30 for i in range(4 * rank, 4 * rank + 4)],
             collective=gw.REDUCE_SCATTER, count=4, recv_offset=lambda rank: 16 * rank)
-        run("all_gather", own, same([0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]), 12, collective=gw.ALL_GATHER, count=4,
-            recv_offset=same(128))
+        run("all_gather", own, same([0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]), 12, collective=gw.ALL_GATHER,
+            count=4, recv_offset=same(128))
         run("broadcast from rank 2", own, same([20, 21, 22, 23]), collective=gw.BROADCAST, count=4, root=2)
         run("reduce to rank 1", own, lambda rank: [30, 33, 36, 39] if rank == 1 else own(rank)[:4],
             collective=gw.REDUCE, count=4, root=1)
@@ -541,8 +541,8 @@ def main():
     checks = Checks()
     with Daemon() as daemon:
         before = daemon.fd_count()
-        for test in (test_sessions, test_breaches, test_buffers, test_all_reduce, test_collectives, test_parts, test_split,
-                     test_window, test_failures, test_admin):
+        for test in (test_sessions, test_breaches, test_buffers, test_all_reduce, test_collectives, test_parts,
+                     test_split, test_window, test_failures, test_admin):
             test(checks, daemon)
             daemon.assert_alive()
         with checks("no descriptor is left behind"):

@@ -1,6 +1,6 @@
 /* test_escape.c - nothing that a client sends can steer a terminal or forge a line of the log */
-#include "escape.h"
 #include "cunit_main.h"
+#include "escape.h"
 
 #include <string.h>
 

@@ -9,8 +9,8 @@
 
 enum { RANKS = 3, COUNT = 37, PARTS = RANKS * COUNT };
 
-static const gw_collective_t collectives[] = {GW_ALL_REDUCE, GW_REDUCE_SCATTER, GW_ALL_GATHER, GW_BROADCAST, GW_REDUCE,
-                                              GW_BARRIER};
+static const gw_collective_t collectives[] = {GW_ALL_REDUCE, GW_REDUCE_SCATTER, GW_ALL_GATHER,
+                                              GW_BROADCAST,  GW_REDUCE,         GW_BARRIER};
 
 static int32_t sends[RANKS][PARTS], recvs[RANKS][PARTS], wanted[RANKS][PARTS];
 

@@ -5,7 +5,6 @@
  */
 #include "frame.h"
 
-#include <CUnit/Basic.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +16,8 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include "cunit_main.h"
 
 enum { OURS, THEIRS };
 
@@ -321,14 +322,5 @@ int main(void) {
         {"too many fds at the fd limit are still malformed", too_many_fds_at_the_fd_limit_are_still_malformed},
         CU_TEST_INFO_NULL,
     };
-    static CU_SuiteInfo suites[] = {{"frame", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
-
-    if (CU_initialize_registry() != CUE_SUCCESS || CU_register_suites(suites) != CUE_SUCCESS) {
-        return 1;
-    }
-    CU_basic_set_mode(CU_BRM_VERBOSE);
-    CU_basic_run_tests();
-    int failed = CU_get_number_of_failures() != 0;
-    CU_cleanup_registry();
-    return failed;
+    return cunit_run("frame", tests);
 }

@@ -1,6 +1,6 @@
 /* test_log.c - the form of a line for the journal and elsewhere, levels, and harmless text */
-#include "log.h"
 #include "cunit_main.h"
+#include "log.h"
 
 #include <errno.h>
 #include <pthread.h>

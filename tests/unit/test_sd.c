@@ -1,6 +1,6 @@
 /* test_sd.c - what the service manager hears, and which sockets are taken from it */
-#include "sd.h"
 #include "cunit_main.h"
+#include "sd.h"
 
 #include <errno.h>
 #include <fcntl.h>

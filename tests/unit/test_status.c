@@ -1,7 +1,8 @@
 /* test_status.c - names, sentences and sizes of the public tables */
 #include "status.h"
 
-#include <CUnit/Basic.h>
+#include "cunit_main.h"
+
 #include <stdbool.h>
 #include <string.h>
 
@@ -103,14 +104,5 @@ int main(void) {
         {"types have their sizes", types_have_their_sizes},
         CU_TEST_INFO_NULL,
     };
-    static CU_SuiteInfo suites[] = {{"status", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
-
-    if (CU_initialize_registry() != CUE_SUCCESS || CU_register_suites(suites) != CUE_SUCCESS) {
-        return 1;
-    }
-    CU_basic_set_mode(CU_BRM_VERBOSE);
-    CU_basic_run_tests();
-    int failed = CU_get_number_of_failures() != 0;
-    CU_cleanup_registry();
-    return failed;
+    return cunit_run("status", tests);
 }
