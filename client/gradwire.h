@@ -167,7 +167,7 @@ GW_API gw_status_t gw_group_split(gw_group_t *group, int color, int key, gw_grou
 /* What gw_group_check knows. */
 typedef struct gw_report {
     gw_status_t status;      /* of the group: GW_OK or why it failed; it never changes back */
-    uint64_t last_completed; /* all operations up to this sequence number are complete and good;
+    uint64_t last_completed; /* all operations up to this sequence number have ended, well but for failed_ops;
                                 every surviving rank of a failed group sees the same number */
     uint64_t failed_ops;     /* operations that failed alone (GW_ERR_MISMATCH) since the group began */
     uint32_t epoch;          /* counts the lives of the group; data of an old one is dropped */
@@ -274,7 +274,8 @@ GW_API gw_status_t gw_submit(gw_bucket_t *bucket, gw_queue_t queue, gw_op_t *op_
 
 /* Waits until an operation has finished, for at most timeout_ns (GW_NO_TIMEOUT: for ever; it still ends
  * when a rank dies, the deadline passes or the daemon goes away). Waiting again for a finished operation
- * gives the same answer until `credits` later operations have been submitted.
+ * gives the same answer until `credits` later operations have been submitted. It looks for at most 50 us, letting
+ * other threads run in between, and then sleeps.
  * Returns the operation's status, or GW_ERR_TIMEOUT. */
 GW_API gw_status_t gw_wait(gw_group_t *group, gw_op_t op, int64_t timeout_ns);
 
