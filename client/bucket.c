@@ -227,7 +227,8 @@ gw_status_t gw_bucket_end(gw_bucket_t *bucket) {
                        (unsigned long long)pending);
     request.group = group->handle;
     request.bucket = bucket->handle;
-    gw_status_t status = gw_call_do(group->context, GW_MSG_BUCKET_FREE, &request.base);
+    /* With its memory the daemon has ended the bucket, too, and may have given its handle to another. */
+    gw_status_t status = bucket->released ? GW_OK : gw_call_do(group->context, GW_MSG_BUCKET_FREE, &request.base);
     if (status != GW_OK && !gw_context_is_broken(group->context))
         return status;
     pthread_mutex_lock(&group->lock);

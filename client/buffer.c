@@ -255,7 +255,7 @@ static bool visit_buckets(gw_buffer_t *buffer, bool (*visit)(gw_bucket_t *bucket
     for (gw_group_t *group = buffer->context->groups; group != NULL && go_on; group = group->next) {
         pthread_mutex_lock(&group->lock);
         for (gw_bucket_t *bucket = group->buckets; bucket != NULL && go_on; bucket = bucket->next) {
-            if (bucket->send.buffer == buffer || bucket->recv.buffer == buffer)
+            if (!bucket->released && (bucket->send.buffer == buffer || bucket->recv.buffer == buffer))
                 go_on = visit(bucket);
         }
         pthread_mutex_unlock(&group->lock);
@@ -263,9 +263,10 @@ static bool visit_buckets(gw_buffer_t *buffer, bool (*visit)(gw_bucket_t *bucket
     return go_on;
 }
 
+/* From here on the bucket is refused by gw_submit: the daemon ends it with its memory. */
 static bool forget_memory(gw_bucket_t *bucket) {
-    bucket->released = true;
-    return true;
+    bucket->released = gw_bucket_settle(bucket);
+    return bucket->released;
 }
 
 gw_status_t gw_buffer_release(gw_buffer_t *buffer) {
@@ -276,7 +277,7 @@ gw_status_t gw_buffer_release(gw_buffer_t *buffer) {
     if (status != GW_OK)
         return status;
     pthread_mutex_lock(&context->objects_lock);
-    bool idle = visit_buckets(buffer, gw_bucket_settle);
+    bool idle = visit_buckets(buffer, gw_bucket_settle) && visit_buckets(buffer, forget_memory);
     pthread_mutex_unlock(&context->objects_lock);
     if (!idle)
         return gw_fail(GW_ERR_BUSY, "a bucket that uses the buffer at %p has an unfinished operation",
@@ -285,7 +286,6 @@ gw_status_t gw_buffer_release(gw_buffer_t *buffer) {
     if (status != GW_OK && !gw_context_is_broken(context))
         return status;
     pthread_mutex_lock(&context->objects_lock);
-    visit_buckets(buffer, forget_memory);
     take_out(context, buffer);
     pthread_mutex_unlock(&context->objects_lock);
     buffer_free(buffer);

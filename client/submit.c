@@ -123,7 +123,7 @@ gw_status_t gw_group_await(gw_group_t *group, uint64_t sequence, int64_t deadlin
 
 /* ---- submitting --------------------------------------------------------------------------------------- */
 
-/* Sends on the channel. When it is full the daemon is reading what is in it, so this waits for room. */
+/* Sends on the channel. When it is full this waits for room: the daemon reads on once the oldest operation ends. */
 static gw_status_t send_submit(gw_group_t *group, const Gw__Submit *submit) {
     uint8_t packed[SUBMIT_BYTES];
     size_t n_bytes = gw__submit__pack(submit, packed);

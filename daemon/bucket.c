@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "buffer.h"
+#include "escape.h"
 
 const char *gwd_collective_name(gw_collective_t collective) {
     static const char *const names[] = {[GW_ALL_REDUCE] = "all_reduce", [GW_REDUCE_SCATTER] = "reduce_scatter",
@@ -226,19 +227,27 @@ bool gwd_bucket_reduces(const gwd_bucket_t *bucket) {
     return reduces(bucket->desc.collective);
 }
 
+/* Not by the fingerprint alone: whoever finds two buckets of one fingerprint must not make the daemon write past
+ * the end of the smaller one. */
 bool gwd_bucket_matches(const gwd_bucket_t *a, const gwd_bucket_t *b) {
-    return a->fingerprint == b->fingerprint;
+    const gwd_bucket_desc_t *x = &a->desc, *y = &b->desc;
+
+    return a->fingerprint == b->fingerprint && x->collective == y->collective && x->type == y->type &&
+           x->count == y->count && (!reduces(x->collective) || x->redop == y->redop) &&
+           (!has_root(x->collective) || x->root == y->root);
 }
 
 void gwd_bucket_describe(const gwd_bucket_t *bucket, char *text, size_t text_bytes) {
     const gwd_bucket_desc_t *d = &bucket->desc;
     const char *redop = reduces(d->collective) ? gwd_redop_name(d->redop) : "-";
-    char root[24] = "", layout[32] = "";
+    char name[GW_NAME_BYTES + 32], root[24] = "", layout[32] = "";
+
+    gw_escape(d->name, sizeof(d->name), name, sizeof(name)); /* other ranks' terminals will show it */
 
     if (has_root(d->collective))
         snprintf(root, sizeof(root), " root %u", d->root);
     if (d->n_matrices)
         snprintf(layout, sizeof(layout), " %u matrices", d->n_matrices);
-    snprintf(text, text_bytes, "%s '%s' %s %s x%llu%s%s", gwd_collective_name(d->collective), d->name,
+    snprintf(text, text_bytes, "%s '%s' %s %s x%llu%s%s", gwd_collective_name(d->collective), name,
              gwd_type_name(d->type), redop, (unsigned long long)d->count, root, layout);
 }

@@ -54,6 +54,11 @@ gw_status_t gwd_bucket_new(const gwd_bucket_desc_t *desc, uint32_t rank, uint32_
                            char *text, size_t text_bytes);
 void gwd_bucket_free(gwd_bucket_t *bucket);
 
+/* What a bucket counts against the quota: one, and one more for each 64 matrices of its layout. */
+static inline uint64_t gwd_bucket_charge(uint32_t n_matrices) {
+    return 1 + n_matrices / 64;
+}
+
 /* Whether the two may be one operation. Priority and addresses may differ between ranks. */
 bool gwd_bucket_matches(const gwd_bucket_t *a, const gwd_bucket_t *b);
 

@@ -2,9 +2,12 @@
  *
  * A rank that blocks in one group cannot submit to another. If rank a blocks in group G and lacks in H, while
  * rank b blocks in H and lacks in G, neither ever comes. The lanes report what waits; here the reports are
- * joined to a graph of sessions, "a blocked session waits for one that is missing", and a circle in it is
- * an order that no waiting can mend. Only a session that blocks (its Submit named a queue) on the queue it
- * also uses for the group where it is missing can close a circle: another thread may still submit there.
+ * edges, "G waits for a rank whose session is blocked in H", and a circle of them is an order that no waiting
+ * can mend. Only a session that blocks (its Submit named a queue) on the queue it also uses for the group
+ * where it is missing makes an edge: another thread may still submit there.
+ *
+ * The search is breadth first, from the group that was reported, and looks at a bounded number of edges: a
+ * circle too large for that ends by the deadline.
  */
 #include <stdio.h>
 
@@ -12,91 +15,102 @@
 #include "log.h"
 #include "server.h"
 
-enum { PATH_MAX_GROUPS = 16 };
+enum { LOOKS_MAX = 20000 };
 
-static bool waits(const gwd_group_t *group) {
+typedef struct search {
+    gwd_group_t *start, *last; /* of the queue, linked by search_next */
+    uint64_t number;           /* marks what this search has seen */
+    uint64_t limit_ns;
+    unsigned looks;
+} search_t;
+
+/* Whether the group has waited for a rank as long as a circle must stand. */
+static bool waits(const gwd_group_t *group, uint64_t limit_ns) {
     return group->state == GWD_GROUP_ACTIVE && group->status == GW_OK && group->waiting.waiters &&
+           group->waiting.waited_ns >= limit_ns &&
            atomic_load_explicit(&group->counters->last_completed, memory_order_relaxed) < group->waiting.sequence;
 }
 
-/* The queue that `session` is blocked on in this group; 0: none. */
-static uint64_t blocked_on(const gwd_group_t *group, uint64_t session) {
-    for (uint32_t r = 0; r < group->nranks; r++)
-        if (group->waiting.waiters[r].session == session && group->waiting.waiters[r].submitted)
-            return group->waiting.waiters[r].queue;
-    return 0;
+/* Whether the session of a missing rank cannot come because it is blocked as `other`. */
+static bool held_up(const gwd_waiter_t *missing, const gwd_waiter_t *other) {
+    return other->submitted && other->queue != 0 && (!missing->ever || missing->last_queue == other->queue);
 }
 
-/* Whether the session's rank that is missing in `group` cannot come while `queue` is blocked. */
-static bool held_up(const gwd_waiter_t *missing, uint64_t queue) {
-    return !missing->submitted && queue != 0 && (missing->last_queue == 0 || missing->last_queue == queue);
+/* Looks at one membership of a missing rank's session. Returns true when it closes a circle. */
+static bool look(search_t *search, gwd_group_t *from, const gwd_waiter_t *missing, const gwd_member_t *member) {
+    gwd_group_t *to = member->group;
+
+    search->looks++;
+    if (to == from || !waits(to, search->limit_ns) || !held_up(missing, &to->waiting.waiters[member->rank]))
+        return false;
+    if (to == search->start) {
+        to->search_from = from;
+        return true;
+    }
+    if (to->search == search->number)
+        return false;
+    to->search = search->number;
+    to->search_from = from;
+    to->search_next = NULL;
+    search->last->search_next = to;
+    search->last = to;
+    return false;
 }
 
-/* Follows who is missing in `group` to the groups they are blocked in. Returns the length of a path that
- * ends where it began, or 0. */
-static unsigned follow(gwd_server_t *server, gwd_group_t **path, unsigned depth) {
-    const gwd_group_t *group = path[depth - 1];
-
+/* Looks at everybody who is missing in a group. */
+static bool look_at_group(search_t *search, gwd_group_t *group) {
     for (uint32_t r = 0; r < group->nranks; r++) {
         const gwd_waiter_t *missing = &group->waiting.waiters[r];
+        const gwd_table_t *members;
 
-        for (gwd_group_t *next = missing->submitted ? NULL : server->groups; next; next = next->next) {
-            unsigned length = 0;
-
-            if (next == group || !waits(next) || !held_up(missing, blocked_on(next, missing->session)))
-                continue;
-            if (next == path[0])
-                return depth;
-            for (unsigned i = 0; i < depth; i++)
-                if (path[i] == next)
-                    goto known; /* a circle that does not hold path[0]: found from one of its own groups */
-            if (depth < PATH_MAX_GROUPS) {
-                path[depth] = next;
-                length = follow(server, path, depth + 1);
-            }
-            if (length)
-                return length;
-        known:;
-        }
+        if (missing->submitted || !group->members[r])
+            continue;
+        members = &group->members[r]->session->members;
+        for (uint32_t i = 0; i < members->capacity && search->looks < LOOKS_MAX; i++)
+            if (members->items[i] && look(search, group, missing, members->items[i]))
+                return true;
     }
-    return 0;
+    return false;
 }
 
-static void fail_path(gwd_group_t **path, unsigned length) {
+static void fail_circle(gwd_group_t *start) {
     char text[GWD_TEXT_BYTES];
-    size_t used = 0;
+    size_t used = (size_t)snprintf(text, sizeof(text), "groups wait for each other:");
+    gwd_group_t *group = start;
 
-    used += (size_t)snprintf(text, sizeof(text), "groups wait for each other:");
-    for (unsigned i = 0; i < length && used < sizeof(text); i++) {
-        const gwd_group_t *group = path[i];
-
+    do {
         for (uint32_t r = 0; r < group->nranks && used < sizeof(text); r++) {
             const gwd_waiter_t *waiter = &group->waiting.waiters[r];
-            const gwd_session_t *session = gwd_session_find(group->server, waiter->session);
 
-            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s pid %d %s operation %llu of group %u",
-                                     r || i ? "," : "", session ? (int)session->pid : 0,
-                                     waiter->submitted ? "is blocked in" : "is missing in",
-                                     (unsigned long long)group->waiting.sequence, group->id);
+            if (!group->members[r])
+                continue;
+            used +=
+                (size_t)snprintf(text + used, sizeof(text) - used, " pid %d %s operation %llu of group %u;",
+                                 (int)group->members[r]->session->pid, waiter->submitted ? "is in" : "is missing in",
+                                 (unsigned long long)group->waiting.sequence, group->id);
         }
-    }
-    for (unsigned i = 0; i < length; i++)
-        gwd_group_fail(path[i], GW_ERR_CYCLE, text);
+        group = group->search_from;
+    } while (group != start);
+    do {
+        gwd_group_fail(group, GW_ERR_CYCLE, text);
+        group = group->search_from;
+    } while (group != start);
 }
 
-void gwd_cycle_check(struct gwd_server *server) {
-    uint64_t limit_ns = (uint64_t)server->config.deadline_cycle_ms * 1000000u;
+void gwd_cycle_check(gwd_group_t *start) {
+    gwd_server_t *server = start->server;
+    search_t search = {.start = start,
+                       .last = start,
+                       .number = ++server->last_search,
+                       .limit_ns = (uint64_t)server->config.deadline_cycle_ms * 1000000u};
 
-    for (gwd_group_t *group = server->groups; group; group = group->next) {
-        gwd_group_t *path[PATH_MAX_GROUPS] = {group};
-        unsigned length = waits(group) ? follow(server, path, 1) : 0;
-        bool stands = length > 0;
-
-        for (unsigned i = 0; i < length; i++)
-            stands = stands && path[i]->waiting.waited_ns >= limit_ns;
-        if (stands) {
-            fail_path(path, length);
+    if (!waits(start, search.limit_ns))
+        return;
+    start->search = search.number;
+    start->search_next = NULL;
+    for (gwd_group_t *group = start; group; group = group->search_next)
+        if (look_at_group(&search, group)) {
+            fail_circle(start);
             return;
         }
-    }
 }

@@ -343,11 +343,18 @@ static void finish_split(gwd_group_t *parent) {
     free(entries);
 }
 
+static bool has_leaver(const gwd_group_t *group) {
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (!group->members[r] || group->members[r]->leaving)
+            return true;
+    return false;
+}
+
 gw_status_t gwd_group_split(gwd_member_t *member, uint32_t request, int32_t color, int32_t key, char *text,
                             size_t text_bytes) {
     gwd_group_t *group = member->group;
 
-    if (group->status != GW_OK || group->n_members < group->nranks) {
+    if (group->status != GW_OK || has_leaver(group)) {
         snprintf(text, text_bytes, "%s", group->message[0] ? group->message : "a rank has left the group");
         return group->status != GW_OK ? group->status : GW_ERR_RANK_LEFT;
     }

@@ -36,6 +36,8 @@ typedef struct gwd_group {
     uv_timer_t timer; /* bootstrap, and splits */
     bool giving_up;   /* its members are being told and freed */
     uint32_t n_split; /* ranks that wait for a split */
+    uint64_t search;  /* cycle.c: the last search that met it, from where, and who comes next in it */
+    struct gwd_group *search_from, *search_next;
     struct {
         uint64_t sequence; /* of an operation that waits since the late limit; 0: none */
         uint64_t waited_ns;
@@ -100,7 +102,8 @@ void gwd_member_identity(const gwd_member_t *member, char *text, size_t text_byt
 /* Takes the rank out of its group; answers `request` (0: nobody) when the daemon has let go of its memory. */
 void gwd_member_leave(gwd_member_t *member, uint32_t request, const gwd_leave_reason_t *reason);
 
-/* Hands a new bucket to the lane. On success the member owns it, and the buffers are referred to. */
+/* Hands a new bucket, which is charged already, to the lane. On success the member owns it and its charge, and the
+ * buffers are referred to. */
 gw_status_t gwd_member_add_bucket(gwd_member_t *member, gwd_bucket_t *bucket, char *text, size_t text_bytes);
 
 /* Ends a bucket when its last operation has; then answers `request`. */
@@ -112,7 +115,8 @@ void gwd_member_end_buffer(gwd_session_t *session, gwd_buffer_t *buffer, uint32_
 /* What a lane says: to be called for each of its events. */
 void gwd_group_event(struct gwd_server *server, const gwd_event_t *event);
 
-/* cycle.c: fails groups that wait for each other in opposite order, once that has stood for the limit. */
-void gwd_cycle_check(struct gwd_server *server);
+/* cycle.c: fails groups that wait for each other in opposite order, once that has stood for deadline.cycle_ms; looks
+ * for circles that hold `start`. */
+void gwd_cycle_check(gwd_group_t *start);
 
 #endif

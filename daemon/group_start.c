@@ -53,7 +53,6 @@ static bool open_endpoint(gwd_member_t *member, gwd_rank_info_t *info, endpoint_
     endpoint->client_channel = channel[1];
     if (fcntl(channel[0], F_SETFL, O_NONBLOCK) != 0)
         return false;
-    info->session = member->session->id;
     info->slots = member->slots;
     gwd_member_identity(member, info->identity, sizeof(info->identity));
     return true;
@@ -69,6 +68,7 @@ static gwd_group_seed_t *new_seed(const gwd_group_t *group) {
     seed->credits = group->credits;
     seed->nranks = group->nranks;
     seed->plan = group->plan;
+    seed->share = &group->user->share;
     seed->counters = group->counters;
     for (uint32_t r = 0; r < group->nranks; r++)
         seed->ranks[r].channel_fd = -1;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "admin.h"
+#include "escape.h"
 #include "gradwire.pb-c.h"
 #include "group.h"
 #include "server.h"
@@ -17,6 +18,7 @@ enum { MATRICES_MAX = 1 << 16, NAME_MAX_BYTES = GW_NAME_BYTES };
 struct gwd_incoming_bucket {
     uint32_t request, group;
     uint32_t n_received;
+    bool charged;
     uint32_t send_buffer, recv_buffer; /* handles: the buffers may go while the layout comes */
     gwd_bucket_desc_t desc;
 };
@@ -117,13 +119,13 @@ static void on_group_split(session_t *session, gw_frame_t *frame, const Protobuf
 static void on_group_abort(session_t *session, gw_frame_t *frame, const ProtobufCMessage *body) {
     const Gw__GroupAbort *abort_group = (const Gw__GroupAbort *)body;
     gwd_member_t *member = member_of(session, frame->header.request, abort_group->group);
-    char identity[GWD_IDENTITY_BYTES], text[GWD_TEXT_BYTES];
+    char identity[GWD_IDENTITY_BYTES], reason[GWD_TEXT_BYTES / 2], text[GWD_TEXT_BYTES];
 
     if (!member)
         return;
     gwd_member_identity(member, identity, sizeof(identity));
-    snprintf(text, sizeof(text), "%s aborted the group%s%s", identity, abort_group->reason[0] ? ": " : "",
-             abort_group->reason);
+    gw_escape(abort_group->reason, sizeof(reason), reason, sizeof(reason)); /* it reaches the other ranks' terminals */
+    snprintf(text, sizeof(text), "%s aborted the group%s%s", identity, reason[0] ? ": " : "", reason);
     gwd_group_fail(member->group, GW_ERR_ABORTED, text);
     gwd_session_done(session, frame->header.request);
 }
@@ -209,6 +211,9 @@ static void on_buffer_release(session_t *session, gw_frame_t *frame, const Proto
 void gwd_handlers_drop_incoming_bucket(gwd_session_t *session) {
     if (!session->incoming_bucket)
         return;
+    if (session->incoming_bucket->charged)
+        gwd_quota_refund(session->user, GWD_QUOTA_BUCKETS,
+                         gwd_bucket_charge(session->incoming_bucket->desc.n_matrices));
     free(session->incoming_bucket->desc.matrices);
     free(session->incoming_bucket);
     session->incoming_bucket = NULL;
@@ -239,6 +244,8 @@ static void finish_bucket(session_t *session) {
         status = gwd_member_add_bucket(member, bucket, text, sizeof(text));
         if (status != GW_OK)
             gwd_bucket_free(bucket);
+        else
+            incoming->charged = false; /* the member has that, too */
     }
     if (status == GW_OK)
         gwd_session_reply_handle(session, incoming->request, GW_MSG_BUCKET_READY, bucket->id);
@@ -252,6 +259,8 @@ static void on_bucket_create(session_t *session, gw_frame_t *frame, const Protob
     const Gw__BucketCreate *create = (const Gw__BucketCreate *)body;
     struct gwd_incoming_bucket *incoming;
     uint32_t request = frame->header.request;
+    char text[GWD_TEXT_BYTES];
+    gw_status_t status;
 
     if (session->incoming_bucket) {
         gwd_session_fatal(session, request, GW_ERR_PROTOCOL, "BucketCreate while the layout of another bucket is due");
@@ -263,14 +272,22 @@ static void on_bucket_create(session_t *session, gw_frame_t *frame, const Protob
                           strlen(create->name), NAME_MAX_BYTES - 1, create->matrices, MATRICES_MAX, create->codec);
         return;
     }
+    status = gwd_quota_charge(&session->server->quota, session->user, GWD_QUOTA_BUCKETS,
+                              gwd_bucket_charge(create->matrices), text, sizeof(text));
+    if (status != GW_OK) {
+        gwd_session_error(session, request, status, "bucket '%s': %s", create->name, text);
+        return;
+    }
     incoming = calloc(1, sizeof(*incoming));
     if (incoming && create->matrices)
         incoming->desc.matrices = calloc(create->matrices, sizeof(gw_matrix_t));
     if (!incoming || (create->matrices && !incoming->desc.matrices)) {
         free(incoming);
+        gwd_quota_refund(session->user, GWD_QUOTA_BUCKETS, gwd_bucket_charge(create->matrices));
         gwd_session_error(session, request, GW_ERR_NO_MEMORY, "bucket '%s': out of memory", create->name);
         return;
     }
+    incoming->charged = true;
     incoming->request = request;
     incoming->group = create->group;
     incoming->send_buffer = create->send_buffer;

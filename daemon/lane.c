@@ -172,7 +172,7 @@ static int wait_events(gwd_lane_t *lane, struct epoll_event *events) {
         if (n > 0)
             lane->awake_until_ns = now_ns + atomic_load_explicit(&lane->limits->spin_ns, memory_order_relaxed);
         wait_ns = sleep_ns(lane, now_ns);
-        if (n != 0 || wait_ns == 0)
+        if (n != 0 || wait_ns == 0 || (lane->waiting && busy))
             return n;
         if (!busy && now_ns >= lane->awake_until_ns)
             break;
@@ -180,7 +180,11 @@ static int wait_events(gwd_lane_t *lane, struct epoll_event *events) {
     }
     timeout.tv_sec = (time_t)(wait_ns / 1000000000u);
     timeout.tv_nsec = (long)(wait_ns % 1000000000u);
-    return epoll_pwait2(lane->epoll_fd, events, EVENTS_AT_ONCE, wait_ns == UINT64_MAX ? NULL : &timeout, NULL);
+    n = epoll_pwait2(lane->epoll_fd, events, EVENTS_AT_ONCE, wait_ns == UINT64_MAX ? NULL : &timeout, NULL);
+    if (n < 0 && (errno == ENOSYS || errno == EPERM)) /* a system call filter older than it */
+        n = epoll_wait(lane->epoll_fd, events, EVENTS_AT_ONCE,
+                       wait_ns == UINT64_MAX ? -1 : (int)(wait_ns / 1000000u + 1));
+    return n;
 }
 
 static void take_finished(gwd_lane_t *lane) {

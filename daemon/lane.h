@@ -23,8 +23,7 @@ enum { GWD_TEXT_BYTES = GW_SLOTS_MESSAGE_BYTES, GWD_IDENTITY_BYTES = 160 };
 
 /* Who a rank is. Filled by the loop when the group is made, constant afterwards. */
 typedef struct gwd_rank_info {
-    uint64_t session; /* of the client, for the loop's use */
-    int channel_fd;   /* the daemon's end, non-blocking; the lane closes it */
+    int channel_fd; /* the daemon's end, non-blocking; the lane closes it */
     gw_slots_header_t *slots;
     char identity[GWD_IDENTITY_BYTES]; /* "rank 2 (host h, pid 4711)" */
 } gwd_rank_info_t;
@@ -49,7 +48,8 @@ typedef struct gwd_group_seed {
     uint32_t credits;
     uint32_t nranks;
     gwd_plan_t plan;
-    gwd_group_counters_t *counters; /* the loop's; it outlives the group's life on the lane */
+    gwd_share_t *share; /* of the user who made the group; like the counters it outlives the group on the lane */
+    gwd_group_counters_t *counters;
     gwd_rank_info_t ranks[];
 } gwd_group_seed_t;
 
@@ -76,10 +76,10 @@ typedef struct gwd_command {
 
 /* One rank's part in an operation that waits for others. */
 typedef struct gwd_waiter {
-    uint64_t session;
     uint64_t queue;      /* of its Submit; 0: nothing is blocked by it */
-    uint64_t last_queue; /* of its last Submit in this group; 0: unknown */
-    bool submitted;
+    uint64_t last_queue; /* of its last Submit in this group */
+    bool ever;           /* it has submitted in this group at all */
+    bool submitted;      /* and in this operation */
 } gwd_waiter_t;
 
 /* Lane to loop. */

@@ -10,7 +10,7 @@
 #include "log.h"
 
 /* One allocation for the parts, and one for the two span tables, of all operations. */
-static gw_status_t new_ops(gwd_lane_group_t *group) {
+static gw_status_t new_ops(gwd_lane_group_t *group, gwd_share_t *share) {
     size_t n = (size_t)group->credits * group->nranks;
     gwd_part_t *parts = calloc(n, sizeof(*parts));
     void **spans = calloc(2 * n, sizeof(*spans));
@@ -26,6 +26,7 @@ static gw_status_t new_ops(gwd_lane_group_t *group) {
 
         op->group = group;
         op->parts = parts + (size_t)i * group->nranks;
+        op->job.share = share;
         op->job.finished = &group->lane->finished;
         op->job.exchange.nranks = group->nranks;
         op->job.exchange.send = (const void **)(spans + (size_t)i * group->nranks);
@@ -48,7 +49,7 @@ gw_status_t gwd_lane_group_new(gwd_lane_t *lane, gwd_group_seed_t *seed, gwd_lan
                                 .counters = seed->counters,
                                 .tail = 1};
     group->ranks = calloc(group->nranks, sizeof(*group->ranks));
-    if (!group->ranks || new_ops(group) != GW_OK) {
+    if (!group->ranks || new_ops(group, seed->share) != GW_OK) {
         free(group->ranks);
         free(group->ops);
         free(group);
@@ -110,8 +111,12 @@ void gwd_lane_bucket_ended(gwd_lane_rank_t *rank, gwd_bucket_t *bucket) {
 
 void gwd_lane_group_detach_bucket(gwd_lane_group_t *group, uint32_t rank_index, uint32_t bucket_id, uint64_t cookie) {
     gwd_lane_rank_t *rank = &group->ranks[rank_index];
-    gwd_bucket_t *bucket = rank->buckets[bucket_id - 1];
+    gwd_bucket_t *bucket = bucket_id <= rank->n_buckets ? rank->buckets[bucket_id - 1] : NULL;
 
+    if (!bucket) { /* there was no memory to take it in */
+        gwd_lane_event(group->lane, &(gwd_event_t){.kind = GWD_EVENT_DETACHED, .group = group->id, .cookie = cookie});
+        return;
+    }
     bucket->lane.detaching = true;
     bucket->lane.cookie = cookie;
     gwd_lane_bucket_ended(rank, bucket);
@@ -144,6 +149,11 @@ static void tell_rank(gwd_lane_rank_t *rank) {
     gwd_lane_notify(rank, &(gwd_complete_t){.sequence = 0, .status = group->status});
 }
 
+static void write_failure(const gwd_lane_rank_t *rank, gw_status_t status, const char *text) {
+    snprintf(rank->info.slots->message, GW_SLOTS_MESSAGE_BYTES, "%s", text);
+    atomic_store_explicit(&rank->info.slots->status, (uint32_t)status, memory_order_release);
+}
+
 void gwd_lane_group_fail(gwd_lane_group_t *group, gw_status_t status, const char *text) {
     gwd_event_t event = {.kind = GWD_EVENT_FAILED, .group = group->id, .status = status};
 
@@ -155,8 +165,7 @@ void gwd_lane_group_fail(gwd_lane_group_t *group, gw_status_t status, const char
 
         if (rank->left)
             continue;
-        snprintf(rank->info.slots->message, GW_SLOTS_MESSAGE_BYTES, "%s", text);
-        atomic_store_explicit(&rank->info.slots->status, (uint32_t)status, memory_order_release);
+        write_failure(rank, status, text);
     }
     end_ops(group);
     for (uint32_t r = 0; r < group->nranks; r++)
@@ -174,7 +183,8 @@ static void describe_loss(const gwd_lane_group_t *group, const gwd_lane_rank_t *
     char description[224];
     uint32_t r = 0;
 
-    if (op->sequence != group->tail || op->state == GWD_OP_FREE) {
+    /* The buckets of an operation that failed alone may be gone. */
+    if (op->sequence != group->tail || op->state == GWD_OP_FREE || op->state == GWD_OP_FAILED) {
         snprintf(text, text_bytes, "%s; no bucket was in flight, %llu are complete", why,
                  (unsigned long long)group->tail - 1);
         return;
@@ -209,10 +219,13 @@ void gwd_lane_group_leave(gwd_lane_group_t *group, const gwd_command_t *command)
 
     if (hurts)
         describe_loss(group, rank, command->text, text, sizeof(text));
+    if (command->status != GW_ERR_RANK_LEFT) /* a rank that was removed is told so, like the others */
+        write_failure(rank, command->status, command->text);
     gwd_lane_watch_channel(group->lane, rank, false);
     close(rank->info.channel_fd);
     rank->info.channel_fd = -1;
     rank->left = true;
+    group->n_left++;
     group->n_stalled -= rank->stalled;
     rank->stalled = false;
     rank->leave_status = command->status;

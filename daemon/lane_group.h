@@ -73,7 +73,7 @@ struct gwd_lane_group {
     gw_status_t status; /* sticky */
     uint64_t tail;      /* lowest sequence number that has not ended */
     uint64_t failed_ops;
-    uint32_t n_running, n_released, n_stalled;
+    uint32_t n_running, n_left, n_released, n_stalled;
     gwd_lane_rank_t *ranks;
     gwd_op_t *ops; /* credits */
 };
@@ -90,11 +90,11 @@ struct gwd_lane {
     gwd_stats_t stats;
     gwd_trace_t *trace;
     gwd_lane_group_t *groups;
-    gwd_lane_group_t *ended; /* freed at the end of the turn: events of this turn may point into them */
-    gwd_op_t *waiting;       /* operations whose inputs are not ready: polled */
-    uint64_t awake_until_ns; /* until then it looks for more instead of sleeping */
-    uint32_t n_running;      /* jobs that have not come back */
-    uint64_t next_check_ns;  /* when to look for late ranks; 0: nobody waits */
+    gwd_lane_group_t *ended;          /* freed at the end of the turn: events of this turn may point into them */
+    gwd_op_t *waiting, *last_waiting; /* operations whose inputs are not ready: polled */
+    uint64_t awake_until_ns;          /* until then it looks for more instead of sleeping */
+    uint32_t n_running;               /* jobs that have not come back */
+    uint64_t next_check_ns;           /* when to look for late ranks; 0: nobody waits */
     bool stopping;
     uint8_t *packet; /* GW_PACKET_MAX bytes to receive into */
 };

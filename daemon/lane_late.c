@@ -1,8 +1,8 @@
 /* lane_late.c - who is waited for. See lane_group.h
  *
  * While any operation waits for a rank the lane looks at all of them a few times within the late limit,
- * and not at all otherwise. A late rank is named once an operation; the loop hears of each waiting
- * operation again and again, since it alone can see that groups wait for each other.
+ * and not at all otherwise. Who is late is named in the log, and the loop hears of it at each look, since it
+ * alone can see that groups wait for each other.
  */
 #include "lane_group.h"
 
@@ -67,8 +67,10 @@ static void tell_loop(const gwd_op_t *op, uint64_t waited_ns) {
     if (!event.waiters)
         return; /* told again at the next check */
     for (uint32_t r = 0; r < group->nranks; r++)
-        event.waiters[r] = (gwd_waiter_t){group->ranks[r].info.session, op->parts[r].queue, group->ranks[r].last_queue,
-                                          op->parts[r].bucket != NULL};
+        event.waiters[r] = (gwd_waiter_t){.queue = op->parts[r].queue,
+                                          .last_queue = group->ranks[r].last_queue,
+                                          .ever = group->ranks[r].submitted > 0,
+                                          .submitted = op->parts[r].bucket != NULL};
     gwd_lane_event(group->lane, &event);
 }
 
@@ -84,43 +86,49 @@ static void describe_wait(const gwd_op_t *op, uint64_t waited_ns, char *text, si
              description, (double)waited_ns * 1e-9, missing);
 }
 
-/* Returns false when the group has failed because of it. */
-static bool check_op(gwd_op_t *op, uint64_t now_ns) {
-    gwd_lane_group_t *group = op->group;
-    gwd_lane_t *lane = group->lane;
-    uint64_t waited_ns = now_ns - op->first_ns;
+/* Names those who are missing in an operation that is newly late. */
+static void name_late(const gwd_op_t *op, uint64_t waited_ns) {
     char text[GWD_TEXT_BYTES];
 
-    if (waited_ns >= limit(&lane->limits->deadline_ns)) {
-        describe_wait(op, waited_ns, text, sizeof(text));
-        gwd_lane_group_fail(group, GW_ERR_DEADLINE, text);
-        return false;
-    }
-    if (waited_ns < limit(&lane->limits->late_ns))
-        return true;
-    if (!op->late_reported) {
-        op->late_reported = true;
-        describe_wait(op, waited_ns, text, sizeof(text));
-        gwd_stats_add(&lane->stats.late_reports, 1);
-        gwd_log(GWD_LOG_WARNING, "lane", "group %u: %s", group->id, text);
-    }
-    tell_loop(op, waited_ns);
-    return true;
+    describe_wait(op, waited_ns, text, sizeof(text));
+    gwd_log(GWD_LOG_WARNING, "lane", "group %u: %s", op->group->id, text);
 }
 
+static bool waits_for_ranks(const gwd_op_t *op, uint64_t sequence) {
+    return op->sequence == sequence && (op->state == GWD_OP_GATHERING || op->state == GWD_OP_WAITING);
+}
+
+/* Looks at all operations of a group; of those that are newly late one is named, and of those that are late the
+ * newest is told to the loop: it is the one that a rank may be blocked in. Returns whether any is waiting. */
 static bool check_group(gwd_lane_group_t *group, uint64_t now_ns) {
-    bool waits = false;
+    gwd_lane_t *lane = group->lane;
+    const gwd_op_t *named = NULL, *newest = NULL;
+    bool any = false;
 
     for (uint64_t sequence = group->tail; sequence < group->tail + group->credits; sequence++) {
         gwd_op_t *op = gwd_op_at(group, sequence);
+        uint64_t waited_ns = now_ns - op->first_ns;
+        char text[GWD_TEXT_BYTES];
 
-        if (op->sequence != sequence || op->state == GWD_OP_FREE)
+        any = any || (op->sequence == sequence && op->state != GWD_OP_FREE);
+        if (!waits_for_ranks(op, sequence) || waited_ns < limit(&lane->limits->late_ns))
             continue;
-        waits = true;
-        if ((op->state == GWD_OP_GATHERING || op->state == GWD_OP_WAITING) && !check_op(op, now_ns))
+        if (waited_ns >= limit(&lane->limits->deadline_ns)) {
+            describe_wait(op, waited_ns, text, sizeof(text));
+            gwd_lane_group_fail(group, GW_ERR_DEADLINE, text);
             return false;
+        }
+        if (!op->late_reported && !named)
+            named = op;
+        gwd_stats_add(&lane->stats.late_reports, !op->late_reported);
+        op->late_reported = true;
+        newest = op;
     }
-    return waits;
+    if (named)
+        name_late(named, now_ns - named->first_ns);
+    if (newest)
+        tell_loop(newest, now_ns - newest->first_ns);
+    return any;
 }
 
 void gwd_lane_check_late(gwd_lane_t *lane, uint64_t now_ns) {

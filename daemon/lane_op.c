@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdio.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,7 +12,11 @@
 #include "frame.h"
 #include "log.h"
 
-enum { DESCRIPTION_BYTES = 224 };
+enum {
+    DESCRIPTION_BYTES = 224,
+    MISMATCHES_LOGGED = 4, /* of a group; statistics count them all */
+    POLLED_AT_ONCE = 64,   /* operations whose inputs are not ready, in one turn of the lane */
+};
 
 static void trace(const gwd_op_t *op, gwd_trace_kind_t kind, uint32_t rank, uint64_t bytes, uint64_t now_ns) {
     gwd_trace_add(op->group->lane->trace, &(gwd_trace_event_t){now_ns, kind, op->group->id, rank, op->sequence, bytes});
@@ -187,22 +192,35 @@ static bool inputs_ready(const gwd_op_t *op) {
     return true;
 }
 
+/* Appends to the lane's list. */
+static void wait_for_inputs(gwd_op_t *op) {
+    gwd_lane_t *lane = op->group->lane;
+
+    op->next_waiting = NULL;
+    if (lane->waiting)
+        lane->last_waiting->next_waiting = op;
+    else
+        lane->waiting = op;
+    lane->last_waiting = op;
+}
+
+/* A bounded number in one turn, since ranks may have any number of them. */
 void gwd_lane_poll_waiting(gwd_lane_t *lane) {
-    gwd_op_t *op = lane->waiting;
+    gwd_op_t *last = lane->last_waiting, *op = NULL;
 
-    lane->waiting = NULL;
-    while (op) {
-        gwd_op_t *next = op->next_waiting;
-        gwd_lane_group_t *group = op->group;
+    for (int n = 0; n < POLLED_AT_ONCE && lane->waiting && op != last; n++) {
+        op = lane->waiting;
+        lane->waiting = op->next_waiting;
+        if (op->state != GWD_OP_WAITING)
+            continue; /* its group has failed */
+        if (inputs_ready(op)) {
+            gwd_lane_group_t *group = op->group;
 
-        if (op->state == GWD_OP_WAITING && inputs_ready(op)) {
             run(op);
             gwd_lane_unstall(group);
-        } else if (op->state == GWD_OP_WAITING) {
-            op->next_waiting = lane->waiting;
-            lane->waiting = op;
+        } else {
+            wait_for_inputs(op);
         }
-        op = next;
     }
     gwd_stats_add(&lane->stats.lane_polls, 1);
 }
@@ -213,8 +231,6 @@ static void count_last(gwd_op_t *op, gwd_lane_rank_t *last) {
 }
 
 static void matched(gwd_op_t *op, gwd_lane_rank_t *last, uint64_t now_ns) {
-    gwd_lane_t *lane = op->group->lane;
-
     op->matched_ns = now_ns;
     count_last(op, last);
     trace(op, GWD_TRACE_MATCHED, 0, 0, now_ns);
@@ -223,8 +239,7 @@ static void matched(gwd_op_t *op, gwd_lane_rank_t *last, uint64_t now_ns) {
         return;
     }
     op->state = GWD_OP_WAITING;
-    op->next_waiting = lane->waiting;
-    lane->waiting = op;
+    wait_for_inputs(op);
 }
 
 /* The first bucket that a rank has submitted under this number: the one others are compared with. */
@@ -246,8 +261,8 @@ static void mismatch(gwd_op_t *op, const gwd_lane_rank_t *rank, const gwd_bucket
     gwd_bucket_describe(expected, theirs, sizeof(theirs));
     snprintf(text, sizeof(text), "operation %llu differs: rank %u submitted %s, rank %u submitted %s",
              (unsigned long long)op->sequence, other, theirs, rank->index, mine);
-    gwd_log(GWD_LOG_WARNING, "group", "group %u: %s", group->id, text);
-    group->failed_ops++;
+    if (group->failed_ops++ < MISMATCHES_LOGGED)
+        gwd_log(GWD_LOG_WARNING, "group", "group %u: %s", group->id, text);
     for (uint32_t r = 0; r < group->nranks; r++)
         if (!group->ranks[r].left)
             snprintf(group->ranks[r].info.slots->message, GW_SLOTS_MESSAGE_BYTES, "%s", text);
@@ -305,6 +320,7 @@ void gwd_lane_broke_protocol(gwd_lane_rank_t *rank, const char *how) {
     snprintf(text, sizeof(text), "%s broke the protocol: %s", rank->info.identity, how);
     gwd_stats_add(&rank->group->lane->stats.messages_malformed, 1);
     gwd_lane_group_fail(rank->group, GW_ERR_PROTOCOL_RANK, text);
+    (void)shutdown(rank->info.channel_fd, SHUT_RDWR); /* what it still waits for will not end: let it see that */
 }
 
 static gwd_bucket_t *find_bucket(const gwd_lane_rank_t *rank, uint32_t id) {
@@ -313,7 +329,7 @@ static gwd_bucket_t *find_bucket(const gwd_lane_rank_t *rank, uint32_t id) {
 
 /* A rank that left before this operation can never join it. */
 static const gwd_lane_rank_t *absent_rank(const gwd_lane_group_t *group, uint64_t sequence) {
-    for (uint32_t r = 0; r < group->nranks; r++)
+    for (uint32_t r = 0; r < group->nranks && group->n_left > 0; r++)
         if (group->ranks[r].left && group->ranks[r].submitted < sequence)
             return &group->ranks[r];
     return NULL;

@@ -67,11 +67,15 @@ static gw_status_t start_listener(gwd_server_t *server, gwd_listener_t *listener
 
     listener->server = server;
     listener->role = role;
-    listener->fd = fd;
     listener->poll.data = listener;
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
-        uv_poll_init(&server->loop, &listener->poll, fd) != 0 ||
-        uv_poll_start(&listener->poll, UV_READABLE, on_listener) != 0) {
+        uv_poll_init(&server->loop, &listener->poll, fd) != 0) {
+        snprintf(text, text_bytes, "a listening socket cannot be polled: %s", strerror(errno));
+        close(fd);
+        return GW_ERR_SYSTEM;
+    }
+    listener->fd = fd;
+    if (uv_poll_start(&listener->poll, UV_READABLE, on_listener) != 0) {
         snprintf(text, text_bytes, "a listening socket cannot be polled: %s", strerror(errno));
         return GW_ERR_SYSTEM;
     }

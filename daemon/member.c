@@ -63,18 +63,13 @@ err_charge:
     return GW_ERR_NO_MEMORY;
 }
 
-/* A bucket counts once, and once more for each 64 matrices of its layout. */
-static uint64_t bucket_charge(const gwd_bucket_t *bucket) {
-    return 1 + bucket->desc.n_matrices / 64;
-}
-
 static void free_bucket(void *item, void *context) {
     gwd_bucket_t *bucket = item;
     gwd_member_t *member = context;
     gwd_buffer_t *send_buffer = bucket->desc.send_buffer, *recv_buffer = bucket->desc.recv_buffer;
 
     gwd_table_remove(&member->buckets, bucket->id);
-    gwd_quota_refund(member->session->user, GWD_QUOTA_BUCKETS, bucket_charge(bucket));
+    gwd_quota_refund(member->session->user, GWD_QUOTA_BUCKETS, gwd_bucket_charge(bucket->desc.n_matrices));
     gwd_bucket_free(bucket);
     if (send_buffer)
         gwd_buffer_unref(send_buffer);
@@ -152,14 +147,10 @@ void gwd_member_leave(gwd_member_t *member, uint32_t request, const gwd_leave_re
 gw_status_t gwd_member_add_bucket(gwd_member_t *member, gwd_bucket_t *bucket, char *text, size_t text_bytes) {
     gwd_command_t command = {
         .kind = GWD_COMMAND_BUCKET, .group = member->group->id, .rank = member->rank, .bucket = bucket};
-    gw_status_t status = gwd_quota_charge(&member->group->server->quota, member->session->user, GWD_QUOTA_BUCKETS,
-                                          bucket_charge(bucket), text, text_bytes);
 
-    if (status != GW_OK)
-        return status;
     bucket->id = gwd_table_add(&member->buckets, bucket);
     if (bucket->id == 0)
-        goto err_charge;
+        goto err;
     if (!gwd_lane_send(lane_of(member->group), &command))
         goto err_table;
     if (bucket->desc.send_buffer)
@@ -170,8 +161,7 @@ gw_status_t gwd_member_add_bucket(gwd_member_t *member, gwd_bucket_t *bucket, ch
 
 err_table:
     gwd_table_remove(&member->buckets, bucket->id);
-err_charge:
-    gwd_quota_refund(member->session->user, GWD_QUOTA_BUCKETS, bucket_charge(bucket));
+err:
     snprintf(text, text_bytes, "out of memory");
     return GW_ERR_NO_MEMORY;
 }
@@ -271,7 +261,7 @@ void gwd_group_event(struct gwd_server *server, const gwd_event_t *event) {
             group->waiting.sequence = event->sequence;
             group->waiting.waited_ns = event->waited_ns;
             group->waiting.waiters = event->waiters;
-            gwd_cycle_check(server);
+            gwd_cycle_check(group);
             return;
         }
         break;

@@ -3,6 +3,9 @@
 
 #include <stddef.h>
 
+/* A chunk is so much of every rank, and nobody else's turn comes before it is done. */
+enum { CHUNK_BYTES_MAX = 8 << 20 };
+
 /* FNV-1a: the hash only has to tell plans apart, nobody attacks it. */
 static uint64_t mix(uint64_t hash, uint64_t value) {
     for (int i = 0; i < 8; i++) {
@@ -14,7 +17,9 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
 
 void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, uint64_t inline_bytes, uint64_t chunk_bytes) {
     uint64_t hash = mix(UINT64_C(0xcbf29ce484222325), nranks);
+    uint64_t most = CHUNK_BYTES_MAX / nranks;
 
+    chunk_bytes = chunk_bytes < most ? chunk_bytes : most;
     plan_out->nranks = nranks;
     plan_out->rows[0] = (gwd_plan_row_t){inline_bytes / nranks, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GWD_CODEC_NONE, 0};
     plan_out->rows[1] = (gwd_plan_row_t){UINT64_MAX, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GWD_CODEC_NONE, chunk_bytes};

@@ -13,6 +13,7 @@
 
 #include "config.h"
 #include "gradwire.h"
+#include "reduce.h"
 
 typedef enum gwd_quota_kind {
     GWD_QUOTA_CLIENTS,
@@ -29,6 +30,7 @@ typedef struct gwd_user {
     uid_t uid;
     uint64_t refs;
     uint64_t used[GWD_QUOTA_KINDS];
+    gwd_share_t share; /* of the reduce threads; only they touch it */
 } gwd_user_t;
 
 typedef struct gwd_quota {

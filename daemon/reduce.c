@@ -12,45 +12,72 @@
 struct gwd_reduce {
     pthread_mutex_t mutex;
     pthread_cond_t work;
-    gwd_job_t *jobs;  /* with chunks left to begin, by priority, then by age */
-    _Atomic bool any; /* whether there are: for those who look without the mutex */
+    gwd_share_t *first, *last; /* users with chunks left to begin, in the order of their turns */
+    _Atomic bool any;          /* whether there are: for those who look without the mutex */
     _Atomic bool stopping;
     uint64_t spin_ns;
     unsigned n_threads, n_started, sleeping;
     pthread_t threads[];
 };
 
-static void set_jobs(gwd_reduce_t *reduce, gwd_job_t *first) {
-    reduce->jobs = first;
-    atomic_store_explicit(&reduce->any, first != NULL, memory_order_relaxed);
+/* Puts a user at the end of the turns. */
+static void append_share(gwd_reduce_t *reduce, gwd_share_t *share) {
+    share->next = NULL;
+    if (reduce->first)
+        reduce->last->next = share;
+    else
+        reduce->first = share;
+    reduce->last = share;
+    atomic_store_explicit(&reduce->any, true, memory_order_relaxed);
 }
 
-static void unlink_job(gwd_reduce_t *reduce, const gwd_job_t *job) {
-    gwd_job_t **at = &reduce->jobs;
+static void unlink_share(gwd_reduce_t *reduce, gwd_share_t *share) {
+    gwd_share_t **at = &reduce->first, *before = NULL;
 
-    while (*at && *at != job)
+    while (*at != share) {
+        before = *at;
         at = &(*at)->next;
-    if (*at)
-        *at = job->next;
-    set_jobs(reduce, reduce->jobs);
+    }
+    *at = share->next;
+    if (reduce->last == share)
+        reduce->last = before;
+    atomic_store_explicit(&reduce->any, reduce->first != NULL, memory_order_relaxed);
+}
+
+/* All chunks of the job have been begun. */
+static void unlink_job(gwd_reduce_t *reduce, const gwd_job_t *job) {
+    gwd_job_t **at = &job->share->jobs;
+
+    while (*at != job)
+        at = &(*at)->next;
+    *at = job->next;
+    if (!job->share->jobs)
+        unlink_share(reduce, job->share);
 }
 
 /* A pointer travels, so that nothing of the job is touched once its lane has it back. */
 static void give_back(gwd_job_t *job) {
-    if (!gwd_queue_push(job->finished, &job))
-        gwd_log(GWD_LOG_ERROR, "reduce", "out of memory: a finished job could not be handed back");
+    if (gwd_queue_push(job->finished, &job))
+        return;
+    gwd_log(GWD_LOG_ERROR, "reduce", "out of memory: a job cannot be handed back, and its group would hang");
+    abort();
 }
 
 typedef enum side { FRONT, BACK } side_t;
 
-/* Begins the next chunk of the most urgent job and does it. Called, and returns, with the mutex held. */
+/* Begins the next chunk of the user whose turn it is and does it. Called, and returns, with the mutex held. */
 static void do_chunk(gwd_reduce_t *reduce, side_t side) {
-    gwd_job_t *job = reduce->jobs;
+    gwd_share_t *share = reduce->first;
+    gwd_job_t *job = share->jobs;
     uint64_t chunk = side == FRONT ? job->front++ : --job->back;
 
     job->running++;
+    if (share->next) { /* the others' turns come first now */
+        unlink_share(reduce, share);
+        append_share(reduce, share);
+    }
     if (job->front == job->back)
-        set_jobs(reduce, job->next);
+        unlink_job(reduce, job);
     pthread_mutex_unlock(&reduce->mutex);
 
     gwd_exchange_chunk(&job->exchange, chunk);
@@ -81,14 +108,14 @@ static void *work(void *argument) {
     pthread_mutex_lock(&reduce->mutex);
     side = take_side(reduce);
     while (!reduce->stopping) {
-        if (reduce->jobs) {
+        if (reduce->first) {
             do_chunk(reduce, side);
             continue;
         }
         pthread_mutex_unlock(&reduce->mutex);
         spin(reduce);
         pthread_mutex_lock(&reduce->mutex);
-        if (reduce->jobs || reduce->stopping)
+        if (reduce->first || reduce->stopping)
             continue;
         reduce->sleeping++;
         pthread_cond_wait(&reduce->work, &reduce->mutex);
@@ -104,7 +131,7 @@ bool gwd_reduce_help(gwd_reduce_t *reduce) {
     if (!atomic_load_explicit(&reduce->any, memory_order_relaxed))
         return false;
     pthread_mutex_lock(&reduce->mutex);
-    any = reduce->jobs != NULL;
+    any = reduce->first != NULL;
     if (any)
         do_chunk(reduce, FRONT);
     pthread_mutex_unlock(&reduce->mutex);
@@ -173,18 +200,19 @@ unsigned gwd_reduce_threads(const gwd_reduce_t *reduce) {
 }
 
 void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job) {
-    gwd_job_t **at = &reduce->jobs;
+    gwd_job_t **at = &job->share->jobs;
     uint64_t wake;
 
     job->front = 0;
     job->back = job->n_chunks;
     job->running = 0;
     pthread_mutex_lock(&reduce->mutex);
+    if (!job->share->jobs)
+        append_share(reduce, job->share);
     while (*at && (*at)->priority >= job->priority)
         at = &(*at)->next;
     job->next = *at;
     *at = job;
-    set_jobs(reduce, reduce->jobs);
     wake = job->n_chunks - 1 < reduce->sleeping ? job->n_chunks - 1 : reduce->sleeping; /* one is the lane's */
     for (; wake > 0; wake--)
         pthread_cond_signal(&reduce->work);

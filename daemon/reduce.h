@@ -1,8 +1,9 @@
 /* reduce.h - the threads that do the arithmetic
  *
- * A job is an exchange cut into chunks. Reduce threads take the next chunk of the job with the highest
- * priority (the oldest among equals), so an urgent bucket waits for one chunk of a large one and not for
- * all of it. When the last chunk is done the job goes back to its lane.
+ * A job is an exchange cut into chunks. Users take turns, a chunk each, so that nobody waits for all that
+ * another has asked for. In a user's turn the job with the highest priority is next (the oldest among
+ * equals), so an urgent bucket waits for one chunk of a large one and not for all of it. When the last
+ * chunk is done the job goes back to its lane.
  *
  * Half of the threads take chunks from the front of a job and half from its back, until they meet. So a
  * thread sees the same part of a bucket in every step, which its caches may still hold.
@@ -21,9 +22,17 @@
 
 typedef struct gwd_reduce gwd_reduce_t;
 
+/* A user's jobs, and its place among the users whose turn comes. Zeroed at first, then owned by the reduce
+ * threads; it must outlive its jobs. */
+typedef struct gwd_share {
+    struct gwd_job *jobs; /* with chunks left to begin, by priority, then by age */
+    struct gwd_share *next;
+} gwd_share_t;
+
 typedef struct gwd_job {
     gwd_exchange_t exchange;
     int priority;
+    gwd_share_t *share;
     gwd_queue_t *finished; /* where a pointer to this job goes when it has ended */
     /* Owned by the reduce threads from start until it ends. */
     uint64_t n_chunks;
@@ -45,7 +54,7 @@ unsigned gwd_reduce_threads(const gwd_reduce_t *reduce);
 /* Hands a job over; its n_chunks is at least 1. It comes back through job->finished. Thread: any. */
 void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job);
 
-/* Does one chunk, from the front, of the most urgent job in the calling thread; false when none is left to begin. */
+/* Does one chunk, from the front of the job that is next, in the calling thread; false when none is left to begin. */
 bool gwd_reduce_help(gwd_reduce_t *reduce);
 
 /* Drops the chunks that nobody has begun. The job still comes back, once, through job->finished.

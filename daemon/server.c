@@ -51,12 +51,13 @@ static void on_hangup(uv_signal_t *signal, int number) {
 
     (void)number;
     (void)gwd_sd_reloading();
-    if (gwd_config_reload(&server->config, on_change, server, error, sizeof(error)) != GW_OK)
+    if (gwd_config_reload(&server->config, on_change, server, error, sizeof(error)) != GW_OK) {
         gwd_log(GWD_LOG_ERROR, "config", "nothing is changed: %s", error);
-    else
+    } else {
         gwd_log(GWD_LOG_NOTICE, "config", "the configuration has been read again");
-    apply_config(server);
-    (void)gwd_sd_ready("serving");
+        apply_config(server);
+    }
+    (void)gwd_sd_ready(server->draining ? "draining" : "serving");
 }
 
 /* ---- draining ----------------------------------------------------------------------------------- */
@@ -94,6 +95,8 @@ static void end_groups(gwd_server_t *server, bool all) {
 
     for (; group; group = next) {
         next = group->next;
+        if (group->giving_up) /* it ended because another one did; its memory stays until the loop's next turn */
+            continue;
         if (group->state == GWD_GROUP_ACTIVE && all)
             gwd_group_fail(group, GW_ERR_ABORTED, "the daemon stops, and drain.timeout_s has passed");
         else if (group->state == GWD_GROUP_ID || (group->state == GWD_GROUP_FORMING && all))

@@ -45,6 +45,7 @@ typedef struct gwd_server {
     uint64_t last_session_id;
     gwd_group_t *groups;
     uint32_t n_groups, last_group_id;
+    uint64_t last_search; /* cycle.c */
 
     gwd_reduce_t *reduce;
     gwd_lane_limits_t limits;

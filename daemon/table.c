@@ -5,7 +5,7 @@
 #include <string.h>
 
 uint32_t gwd_table_add(gwd_table_t *table, void *item) {
-    uint32_t i = 0;
+    uint32_t i = table->hint;
 
     if (table->count == table->capacity) {
         uint32_t wanted = table->capacity ? table->capacity * 2 : 4;
@@ -21,6 +21,7 @@ uint32_t gwd_table_add(gwd_table_t *table, void *item) {
     while (table->items[i])
         i++;
     table->items[i] = item;
+    table->hint = i + 1;
     table->count++;
     return i + 1;
 }
@@ -31,6 +32,8 @@ void *gwd_table_get(const gwd_table_t *table, uint32_t handle) {
 
 void gwd_table_remove(gwd_table_t *table, uint32_t handle) {
     table->items[handle - 1] = NULL;
+    if (handle - 1 < table->hint)
+        table->hint = handle - 1;
     table->count--;
 }
 

@@ -11,6 +11,7 @@ typedef struct gwd_table {
     void **items; /* by handle - 1; NULL where free */
     uint32_t capacity;
     uint32_t count;
+    uint32_t hint; /* nothing below it is free */
 } gwd_table_t;
 
 /* Returns the handle, or 0 when memory is exhausted. */

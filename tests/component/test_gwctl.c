@@ -27,6 +27,8 @@ static char socket_path[64];
 static behaviour_t behaviour;
 static const char *answer;
 static char asked[128]; /* the last command, with its argument */
+/* gwctl runs between writing and reading these, but no tool can see the order that another process makes. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void reply(int fd, uint16_t type, uint32_t request, const ProtobufCMessage *message) {
     uint8_t body[4096];
@@ -45,7 +47,7 @@ static void reply_in_pieces(int fd, uint32_t request, size_t end) {
     }
 }
 
-/* Returns 0 when the connection should end. */
+/* Returns 0 when the connection should end. The lock is held. */
 static int answer_request(int fd, const gw_frame_t *frame) {
     Gw__AdminRequest *request = gw__admin_request__unpack(NULL, frame->header.body_bytes, frame->body);
     if (request == NULL)
@@ -82,9 +84,15 @@ static void serve(int fd) {
             Gw__Welcome welcome = GW__WELCOME__INIT;
             welcome.version = (char *)(uintptr_t) "7.8.9";
             reply(fd, GW_MSG_WELCOME, frame.header.request, &welcome.base);
-        } else if (frame.header.type != GW_MSG_ADMIN_REQUEST || !answer_request(fd, &frame)) {
-            return;
+            continue;
         }
+        if (frame.header.type != GW_MSG_ADMIN_REQUEST)
+            return;
+        pthread_mutex_lock(&lock);
+        int go_on = answer_request(fd, &frame);
+        pthread_mutex_unlock(&lock);
+        if (!go_on)
+            return;
     }
 }
 
@@ -118,10 +126,15 @@ static int run(const char *arguments) {
 
 static int run_answered(const char *arguments, behaviour_t how, const char *text) {
     char all[512];
+    pthread_mutex_lock(&lock);
     behaviour = how;
     answer = text;
+    pthread_mutex_unlock(&lock);
     snprintf(all, sizeof(all), "--socket %s %s", socket_path, arguments);
-    return run(all);
+    int code = run(all);
+    pthread_mutex_lock(&lock); /* after the answer to it, which is in `asked` */
+    pthread_mutex_unlock(&lock);
+    return code;
 }
 
 static void check_output(const char *words) {

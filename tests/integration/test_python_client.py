@@ -397,7 +397,7 @@ def test_failures(checks, daemon):
         all_equal([g.slots.status for g in ranks.groups], gw.STATUS["GW_ERR_ABORTED"])
         all_equal([g.slots.last_completed for g in ranks.groups], 1)
         message = ranks.groups[1].slots.message
-        assert re.match(r"rank 2 \(host .+, pid \d+\) aborted the group: loss is \x1b NaN$", message), message
+        assert re.match(r"rank 2 \(host .+, pid \d+\) aborted the group: loss is \\x1b NaN$", message), message
         ranks.groups[0].abort("again")  # changes nothing
         ranks.groups[0].leave()
         assert ranks.groups[1].slots.message == message

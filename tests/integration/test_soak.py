@@ -14,7 +14,7 @@ BUCKETS = 100000 if FULL else 2000 if SLOW > 1 else 20000
 IDLE_S = 60 if FULL else 10
 CLIENTS = 256
 KB = 1024
-# A sanitizer keeps freed memory for a while, and counts in its own way.
+# A sanitizer keeps freed memory for a while, and has a thread of its own that wakes up.
 SANITIZED = SLOW > 1
 
 
@@ -117,7 +117,7 @@ def an_idle_daemon_sleeps_and_is_small():
         print(f"# {CLIENTS} clients, {IDLE_S} s idle: {ticks} ticks, {wakeups} wake-ups, {memory / 2**20:.1f} MiB resident "
               "without what is shared", flush=True)
         equal(ticks, 0, "ticks of processor time while idle")
-        check(wakeups <= IDLE_S, f"{wakeups} wake-ups in {IDLE_S} s")
+        check(SANITIZED or wakeups <= IDLE_S, f"{wakeups} wake-ups in {IDLE_S} s")
         check(SANITIZED or memory <= 16 * 2**20, f"{memory} bytes are resident")
 
 

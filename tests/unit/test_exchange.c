@@ -103,7 +103,7 @@ typedef struct work {
     float in[2][JOB_COUNT], out[2][JOB_COUNT];
 } work_t;
 
-static void start(gwd_reduce_t *reduce, gwd_queue_t *finished, work_t *work, int number) {
+static void start(gwd_reduce_t *reduce, gwd_queue_t *finished, gwd_share_t *share, work_t *work, int number) {
     for (int r = 0; r < 2; r++) {
         for (int i = 0; i < JOB_COUNT; i++)
             work->in[r][i] = (float)(number + i * (r + 1));
@@ -118,6 +118,7 @@ static void start(gwd_reduce_t *reduce, gwd_queue_t *finished, work_t *work, int
                                           .send = work->send,
                                           .recv = work->recv};
     work->job.priority = number % 3;
+    work->job.share = share;
     work->job.finished = finished;
     work->job.n_chunks = gwd_exchange_plan(&work->job.exchange, 1024);
     gwd_reduce_start(reduce, &work->job);
@@ -133,6 +134,7 @@ static int right(const work_t *work, int number) {
 static void threads_finish_every_job_once(void) {
     static work_t works[JOBS];
     int came[JOBS] = {0}, n = 0;
+    gwd_share_t shares[3] = {{0}};
     gwd_reduce_t *reduce;
     gwd_queue_t finished;
     gwd_job_t *job;
@@ -141,7 +143,7 @@ static void threads_finish_every_job_once(void) {
     CU_ASSERT_EQUAL_FATAL(gwd_reduce_new(3, 10000, &reduce), 0);
     CU_ASSERT_EQUAL(gwd_reduce_threads(reduce), 3);
     for (int i = 0; i < JOBS; i++)
-        start(reduce, &finished, &works[i], i);
+        start(reduce, &finished, &shares[i % 3], &works[i], i);
     while (n < JOBS) {
         (void)gwd_reduce_help(reduce);
         while (gwd_queue_pop(&finished, &job)) {
@@ -157,8 +159,36 @@ static void threads_finish_every_job_once(void) {
     gwd_queue_fini(&finished);
 }
 
+static void users_take_turns(void) {
+    static work_t works[JOBS];
+    gwd_share_t many = {0}, one = {0};
+    gwd_reduce_t *reduce;
+    gwd_queue_t finished;
+    gwd_job_t *job = NULL;
+    int before = 0;
+
+    CU_ASSERT_EQUAL_FATAL(gwd_queue_init(&finished, sizeof(gwd_job_t *)), 0);
+    CU_ASSERT_EQUAL_FATAL(gwd_reduce_new(1, 0, &reduce), 0);
+    for (int i = 0; i < JOBS - 1; i++)
+        start(reduce, &finished, &many, &works[i], i);
+    while (gwd_queue_pop(&finished, &job)) /* what the thread has done so far is not counted */
+        continue;
+    start(reduce, &finished, &one, &works[JOBS - 1], JOBS - 1);
+    while (job != &works[JOBS - 1].job) {
+        (void)gwd_reduce_help(reduce);
+        if (gwd_queue_pop(&finished, &job))
+            before++;
+    }
+    CU_ASSERT(before < JOBS / 4); /* one chunk of the others for each of its own, and what one thread does meanwhile */
+    for (int i = 0; i < JOBS - 1; i++)
+        gwd_reduce_cancel(reduce, &works[i].job);
+    gwd_reduce_free(reduce);
+    gwd_queue_fini(&finished);
+}
+
 static void a_cancelled_job_comes_back_once(void) {
     static work_t works[JOBS];
+    gwd_share_t share = {0};
     gwd_reduce_t *reduce;
     gwd_queue_t finished;
     gwd_job_t *job;
@@ -167,7 +197,7 @@ static void a_cancelled_job_comes_back_once(void) {
     CU_ASSERT_EQUAL_FATAL(gwd_queue_init(&finished, sizeof(gwd_job_t *)), 0);
     CU_ASSERT_EQUAL_FATAL(gwd_reduce_new(2, 0, &reduce), 0);
     for (int i = 0; i < JOBS; i++)
-        start(reduce, &finished, &works[i], i);
+        start(reduce, &finished, &share, &works[i], i);
     for (int i = 0; i < JOBS; i++)
         gwd_reduce_cancel(reduce, &works[i].job);
     gwd_reduce_free(reduce); /* the threads end what they have begun */
@@ -182,6 +212,7 @@ int main(void) {
         {"every chunk size gives the same", every_chunk_size_gives_the_same},
         {"nothing is no chunk", nothing_is_no_chunk},
         {"threads finish every job once", threads_finish_every_job_once},
+        {"users take turns", users_take_turns},
         {"a cancelled job comes back once", a_cancelled_job_comes_back_once},
         CU_TEST_INFO_NULL,
     };
