@@ -68,7 +68,7 @@ static gwd_group_seed_t *new_seed(const gwd_group_t *group) {
     seed->credits = group->credits;
     seed->nranks = group->nranks;
     seed->plan = group->plan;
-    seed->share = &group->user->share;
+    seed->user_share = &group->user->share;
     seed->counters = group->counters;
     for (uint32_t r = 0; r < group->nranks; r++)
         seed->ranks[r].channel_fd = -1;

@@ -48,7 +48,7 @@ typedef struct gwd_group_seed {
     uint32_t credits;
     uint32_t nranks;
     gwd_plan_t plan;
-    gwd_share_t *share; /* of the user who made the group; like the counters it outlives the group on the lane */
+    gwd_share_t *user_share; /* of who made the group; like the counters it outlives the group on the lane */
     gwd_group_counters_t *counters;
     gwd_rank_info_t ranks[];
 } gwd_group_seed_t;

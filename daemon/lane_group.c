@@ -10,7 +10,7 @@
 #include "log.h"
 
 /* One allocation for the parts, and one for the two span tables, of all operations. */
-static gw_status_t new_ops(gwd_lane_group_t *group, gwd_share_t *share) {
+static gw_status_t new_ops(gwd_lane_group_t *group) {
     size_t n = (size_t)group->credits * group->nranks;
     gwd_part_t *parts = calloc(n, sizeof(*parts));
     void **spans = calloc(2 * n, sizeof(*spans));
@@ -26,7 +26,7 @@ static gw_status_t new_ops(gwd_lane_group_t *group, gwd_share_t *share) {
 
         op->group = group;
         op->parts = parts + (size_t)i * group->nranks;
-        op->job.share = share;
+        op->job.share = &group->share;
         op->job.finished = &group->lane->finished;
         op->job.exchange.nranks = group->nranks;
         op->job.exchange.send = (const void **)(spans + (size_t)i * group->nranks);
@@ -47,9 +47,10 @@ gw_status_t gwd_lane_group_new(gwd_lane_t *lane, gwd_group_seed_t *seed, gwd_lan
                                 .nranks = seed->nranks,
                                 .plan = seed->plan,
                                 .counters = seed->counters,
+                                .share = {.parent = seed->user_share},
                                 .tail = 1};
     group->ranks = calloc(group->nranks, sizeof(*group->ranks));
-    if (!group->ranks || new_ops(group, seed->share) != GW_OK) {
+    if (!group->ranks || new_ops(group) != GW_OK) {
         free(group->ranks);
         free(group->ops);
         free(group);

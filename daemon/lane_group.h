@@ -70,6 +70,7 @@ struct gwd_lane_group {
     uint32_t id, epoch, credits, nranks;
     gwd_plan_t plan;
     gwd_group_counters_t *counters;
+    gwd_share_t share;  /* of the reduce threads */
     gw_status_t status; /* sticky */
     uint64_t tail;      /* lowest sequence number that has not ended */
     uint64_t failed_ops;

@@ -12,36 +12,80 @@
 struct gwd_reduce {
     pthread_mutex_t mutex;
     pthread_cond_t work;
-    gwd_share_t *first, *last; /* users with chunks left to begin, in the order of their turns */
-    _Atomic bool any;          /* whether there are: for those who look without the mutex */
+    gwd_share_t users; /* those who have chunks left to begin */
+    _Atomic bool any;  /* whether there are: for those who look without the mutex */
     _Atomic bool stopping;
     uint64_t spin_ns;
     unsigned n_threads, n_started, sleeping;
     pthread_t threads[];
 };
 
-/* Puts a user at the end of the turns. */
-static void append_share(gwd_reduce_t *reduce, gwd_share_t *share) {
+/* The end of the line within `parent`. */
+static void line_up(gwd_share_t *parent, gwd_share_t *share) {
     share->next = NULL;
-    if (reduce->first)
-        reduce->last->next = share;
+    if (parent->first)
+        parent->last->next = share;
     else
-        reduce->first = share;
-    reduce->last = share;
-    atomic_store_explicit(&reduce->any, true, memory_order_relaxed);
+        parent->first = share;
+    parent->last = share;
 }
 
-static void unlink_share(gwd_reduce_t *reduce, gwd_share_t *share) {
-    gwd_share_t **at = &reduce->first, *before = NULL;
+static void step_out(gwd_share_t *parent, const gwd_share_t *share) {
+    gwd_share_t **at = &parent->first, *before = NULL;
 
     while (*at != share) {
         before = *at;
         at = &(*at)->next;
     }
     *at = share->next;
-    if (reduce->last == share)
-        reduce->last = before;
-    atomic_store_explicit(&reduce->any, reduce->first != NULL, memory_order_relaxed);
+    if (parent->last == share)
+        parent->last = before;
+}
+
+static gwd_share_t *parent_of(gwd_reduce_t *reduce, const gwd_share_t *share) {
+    if (share == &reduce->users)
+        return NULL;
+    return share->parent ? share->parent : &reduce->users;
+}
+
+/* A share gets its first work: it takes its place, and so does each above it that had none. */
+static void begin_turns(gwd_reduce_t *reduce, gwd_share_t *share) {
+    gwd_share_t *parent;
+
+    for (; (parent = parent_of(reduce, share)) != NULL; share = parent) {
+        bool had_work = parent->first != NULL;
+
+        line_up(parent, share);
+        if (had_work)
+            break;
+    }
+    atomic_store_explicit(&reduce->any, true, memory_order_relaxed);
+}
+
+/* The opposite: it has no work left. */
+static void end_turns(gwd_reduce_t *reduce, gwd_share_t *share) {
+    gwd_share_t *parent;
+
+    for (; (parent = parent_of(reduce, share)) != NULL; share = parent) {
+        step_out(parent, share);
+        if (parent->first)
+            break;
+    }
+    atomic_store_explicit(&reduce->any, reduce->users.first != NULL, memory_order_relaxed);
+}
+
+/* The group whose turn it is; the turns pass on. */
+static gwd_share_t *take_turn(gwd_reduce_t *reduce) {
+    gwd_share_t *share = &reduce->users;
+
+    while (share->first) {
+        gwd_share_t *parent = share;
+
+        share = parent->first;
+        step_out(parent, share);
+        line_up(parent, share);
+    }
+    return share;
 }
 
 /* All chunks of the job have been begun. */
@@ -52,7 +96,7 @@ static void unlink_job(gwd_reduce_t *reduce, const gwd_job_t *job) {
         at = &(*at)->next;
     *at = job->next;
     if (!job->share->jobs)
-        unlink_share(reduce, job->share);
+        end_turns(reduce, job->share);
 }
 
 /* A pointer travels, so that nothing of the job is touched once its lane has it back. */
@@ -65,17 +109,12 @@ static void give_back(gwd_job_t *job) {
 
 typedef enum side { FRONT, BACK } side_t;
 
-/* Begins the next chunk of the user whose turn it is and does it. Called, and returns, with the mutex held. */
+/* Begins the next chunk of the group whose turn it is and does it. Called, and returns, with the mutex held. */
 static void do_chunk(gwd_reduce_t *reduce, side_t side) {
-    gwd_share_t *share = reduce->first;
-    gwd_job_t *job = share->jobs;
+    gwd_job_t *job = take_turn(reduce)->jobs;
     uint64_t chunk = side == FRONT ? job->front++ : --job->back;
 
     job->running++;
-    if (share->next) { /* the others' turns come first now */
-        unlink_share(reduce, share);
-        append_share(reduce, share);
-    }
     if (job->front == job->back)
         unlink_job(reduce, job);
     pthread_mutex_unlock(&reduce->mutex);
@@ -108,14 +147,14 @@ static void *work(void *argument) {
     pthread_mutex_lock(&reduce->mutex);
     side = take_side(reduce);
     while (!reduce->stopping) {
-        if (reduce->first) {
+        if (reduce->users.first) {
             do_chunk(reduce, side);
             continue;
         }
         pthread_mutex_unlock(&reduce->mutex);
         spin(reduce);
         pthread_mutex_lock(&reduce->mutex);
-        if (reduce->first || reduce->stopping)
+        if (reduce->users.first || reduce->stopping)
             continue;
         reduce->sleeping++;
         pthread_cond_wait(&reduce->work, &reduce->mutex);
@@ -131,7 +170,7 @@ bool gwd_reduce_help(gwd_reduce_t *reduce) {
     if (!atomic_load_explicit(&reduce->any, memory_order_relaxed))
         return false;
     pthread_mutex_lock(&reduce->mutex);
-    any = reduce->first != NULL;
+    any = reduce->users.first != NULL;
     if (any)
         do_chunk(reduce, FRONT);
     pthread_mutex_unlock(&reduce->mutex);
@@ -208,7 +247,7 @@ void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job) {
     job->running = 0;
     pthread_mutex_lock(&reduce->mutex);
     if (!job->share->jobs)
-        append_share(reduce, job->share);
+        begin_turns(reduce, job->share);
     while (*at && (*at)->priority >= job->priority)
         at = &(*at)->next;
     job->next = *at;

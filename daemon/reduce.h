@@ -1,9 +1,9 @@
 /* reduce.h - the threads that do the arithmetic
  *
- * A job is an exchange cut into chunks. Users take turns, a chunk each, so that nobody waits for all that
- * another has asked for. In a user's turn the job with the highest priority is next (the oldest among
- * equals), so an urgent bucket waits for one chunk of a large one and not for all of it. When the last
- * chunk is done the job goes back to its lane.
+ * A job is an exchange cut into chunks. Users take turns, a chunk each, and so do the groups of a user, so that
+ * nobody waits for all that another has asked for. In a group's turn the job with the highest priority is
+ * next (the oldest among equals), so an urgent bucket waits for one chunk of a large one and not for all of
+ * it. When the last chunk is done the job goes back to its lane.
  *
  * Half of the threads take chunks from the front of a job and half from its back, until they meet. So a
  * thread sees the same part of a bucket in every step, which its caches may still hold.
@@ -22,17 +22,19 @@
 
 typedef struct gwd_reduce gwd_reduce_t;
 
-/* A user's jobs, and its place among the users whose turn comes. Zeroed at first, then owned by the reduce
- * threads; it must outlive its jobs. */
+/* One who takes turns: a user, whose groups take turns within, or a group, which has jobs. Zeroed at first but for the
+ * parent, then owned by the reduce threads; it must outlive its jobs. */
 typedef struct gwd_share {
-    struct gwd_job *jobs; /* with chunks left to begin, by priority, then by age */
+    struct gwd_share *parent;       /* of a group: its user; of a user: NULL */
+    struct gwd_job *jobs;           /* with chunks left to begin, by priority, then by age */
+    struct gwd_share *first, *last; /* those within that have work, in the order of their turns */
     struct gwd_share *next;
 } gwd_share_t;
 
 typedef struct gwd_job {
     gwd_exchange_t exchange;
     int priority;
-    gwd_share_t *share;
+    gwd_share_t *share;    /* of its group */
     gwd_queue_t *finished; /* where a pointer to this job goes when it has ended */
     /* Owned by the reduce threads from start until it ends. */
     uint64_t n_chunks;

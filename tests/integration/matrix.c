@@ -6,8 +6,8 @@
  * out what must come out bit by bit (plain loops in rank order, in the accumulator's format, one rounding at the
  * end), and compares the whole result, what lies behind it, and its own input. Where it is cheap the result is also
  * held against gw_kernel_reference and its error bound. With `flip` rank 0 changes one bit of one input: a test that
- * does not see it is worth nothing. `quick` takes every fourth case. The last line is "cases N wrong N digest HEX"; the digest is of all results, and so
- * the same in every run with the same seed.
+ * does not see it is worth nothing. `quick` takes every fourth case. The last line is "cases N wrong N digest HEX";
+ * the digest is of all results, and so the same in every run with the same seed.
  */
 #include <inttypes.h>
 #include <math.h>

@@ -134,7 +134,7 @@ static int right(const work_t *work, int number) {
 static void threads_finish_every_job_once(void) {
     static work_t works[JOBS];
     int came[JOBS] = {0}, n = 0;
-    gwd_share_t shares[3] = {{0}};
+    gwd_share_t users[2] = {{0}}, shares[3] = {{.parent = &users[0]}, {.parent = &users[0]}, {.parent = &users[1]}};
     gwd_reduce_t *reduce;
     gwd_queue_t finished;
     gwd_job_t *job;
@@ -159,9 +159,10 @@ static void threads_finish_every_job_once(void) {
     gwd_queue_fini(&finished);
 }
 
-static void users_take_turns(void) {
+/* One group with very many jobs, and one with one. */
+static void take_turns(gwd_share_t *many_user, gwd_share_t *one_user) {
     static work_t works[JOBS];
-    gwd_share_t many = {0}, one = {0};
+    gwd_share_t many = {.parent = many_user}, one = {.parent = one_user};
     gwd_reduce_t *reduce;
     gwd_queue_t finished;
     gwd_job_t *job = NULL;
@@ -184,6 +185,18 @@ static void users_take_turns(void) {
         gwd_reduce_cancel(reduce, &works[i].job);
     gwd_reduce_free(reduce);
     gwd_queue_fini(&finished);
+}
+
+static void users_take_turns(void) {
+    gwd_share_t users[2] = {{0}};
+
+    take_turns(&users[0], &users[1]);
+}
+
+static void groups_of_a_user_take_turns(void) {
+    gwd_share_t user = {0};
+
+    take_turns(&user, &user);
 }
 
 static void a_cancelled_job_comes_back_once(void) {
@@ -213,6 +226,7 @@ int main(void) {
         {"nothing is no chunk", nothing_is_no_chunk},
         {"threads finish every job once", threads_finish_every_job_once},
         {"users take turns", users_take_turns},
+        {"groups of a user take turns", groups_of_a_user_take_turns},
         {"a cancelled job comes back once", a_cancelled_job_comes_back_once},
         CU_TEST_INFO_NULL,
     };
