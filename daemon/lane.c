@@ -10,6 +10,7 @@
 #include "clock.h"
 #include "frame.h"
 #include "log.h"
+#include "slice.h"
 
 enum {
     EVENTS_AT_ONCE = 64,
@@ -223,6 +224,7 @@ static void turn(gwd_lane_t *lane) {
 static void *run(void *argument) {
     gwd_lane_t *lane = argument;
 
+    gwd_slice_short();
     while (!lane->stopping)
         turn(lane);
     return NULL;

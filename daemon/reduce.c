@@ -8,6 +8,7 @@
 
 #include "clock.h"
 #include "log.h"
+#include "slice.h"
 
 struct gwd_reduce {
     pthread_mutex_t mutex;
@@ -144,6 +145,7 @@ static void *work(void *argument) {
     gwd_reduce_t *reduce = argument;
     side_t side;
 
+    gwd_slice_short();
     pthread_mutex_lock(&reduce->mutex);
     side = take_side(reduce);
     while (!reduce->stopping) {

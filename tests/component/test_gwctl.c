@@ -276,8 +276,10 @@ static void without_a_daemon_it_is_code_3(void) {
 
 static void the_socket_is_searched_in_order(void) {
     char other[128];
+    pthread_mutex_lock(&lock);
     behaviour = ANSWERS;
     answer = "[]";
+    pthread_mutex_unlock(&lock);
     setenv("GRADWIRE_ADMIN_SOCKET", socket_path, 1);
     setenv("GRADWIRE_SOCKET", "/nonexistent/client.sock", 1);
     CU_ASSERT_EQUAL(run("clients"), 0);
