@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import threading
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import gwclient as gw  # noqa: E402

@@ -20,8 +20,9 @@ def _run(script, skipped=""):
         for path, text in ((f"{folder}/tests/integration/test_it.sh", script), (f"{folder}/tests/skipped", skipped)):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
+        environment = {k: v for k, v in os.environ.items() if not k.endswith("SAN_OPTIONS")}
         result = subprocess.run([sys.executable, f"{folder}/tests/run"], capture_output=True, text=True, check=False,
-                                env=dict(os.environ, BUILD=f"{folder}/build"))
+                                env=dict(environment, BUILD=f"{folder}/build"))
         return result.returncode, result.stdout.splitlines()[-1], result.stdout
     finally:
         shutil.rmtree(folder)

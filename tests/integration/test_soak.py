@@ -116,7 +116,7 @@ def an_idle_daemon_sleeps_and_is_small():
         memory = daemon.memory()
         print(f"# {CLIENTS} clients, {IDLE_S} s idle: {ticks} ticks, {wakeups} wake-ups, {memory / 2**20:.1f} MiB resident "
               "without what is shared", flush=True)
-        equal(ticks, 0, "ticks of processor time while idle")
+        check(SANITIZED or ticks == 0, f"{ticks} ticks of processor time while idle")
         check(SANITIZED or wakeups <= IDLE_S, f"{wakeups} wake-ups in {IDLE_S} s")
         check(SANITIZED or memory <= 16 * 2**20, f"{memory} bytes are resident")
 
