@@ -181,10 +181,12 @@ static int wait_events(gwd_lane_t *lane, struct epoll_event *events) {
     }
     timeout.tv_sec = (time_t)(wait_ns / 1000000000u);
     timeout.tv_nsec = (long)(wait_ns % 1000000000u);
+    gwd_slice_short(true);
     n = epoll_pwait2(lane->epoll_fd, events, EVENTS_AT_ONCE, wait_ns == UINT64_MAX ? NULL : &timeout, NULL);
     if (n < 0 && (errno == ENOSYS || errno == EPERM)) /* a system call filter older than it */
         n = epoll_wait(lane->epoll_fd, events, EVENTS_AT_ONCE,
                        wait_ns == UINT64_MAX ? -1 : (int)(wait_ns / 1000000u + 1));
+    gwd_slice_short(false);
     return n;
 }
 
@@ -224,7 +226,6 @@ static void turn(gwd_lane_t *lane) {
 static void *run(void *argument) {
     gwd_lane_t *lane = argument;
 
-    gwd_slice_short();
     while (!lane->stopping)
         turn(lane);
     return NULL;

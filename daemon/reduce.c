@@ -145,7 +145,6 @@ static void *work(void *argument) {
     gwd_reduce_t *reduce = argument;
     side_t side;
 
-    gwd_slice_short();
     pthread_mutex_lock(&reduce->mutex);
     side = take_side(reduce);
     while (!reduce->stopping) {
@@ -155,12 +154,16 @@ static void *work(void *argument) {
         }
         pthread_mutex_unlock(&reduce->mutex);
         spin(reduce);
+        gwd_slice_short(true);
         pthread_mutex_lock(&reduce->mutex);
-        if (reduce->users.first || reduce->stopping)
-            continue;
-        reduce->sleeping++;
-        pthread_cond_wait(&reduce->work, &reduce->mutex);
-        reduce->sleeping--;
+        if (!reduce->users.first && !reduce->stopping) {
+            reduce->sleeping++;
+            pthread_cond_wait(&reduce->work, &reduce->mutex);
+            reduce->sleeping--;
+        }
+        pthread_mutex_unlock(&reduce->mutex);
+        gwd_slice_short(false);
+        pthread_mutex_lock(&reduce->mutex);
     }
     pthread_mutex_unlock(&reduce->mutex);
     return NULL;

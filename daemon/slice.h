@@ -1,10 +1,16 @@
-/* slice.h - a thread that works in short bursts and wants its turn soon */
+/* slice.h - a thread that wants its turn soon when it is woken
+ *
+ * On a host whose cores are all busy training, a thread that is woken waits for the end of somebody's time slice,
+ * about 3 ms. Linux 6.12 and later let a thread ask for short slices; it then gets its turn early, for no more than
+ * its fair share. Earlier kernels do not know the wish, and nothing happens. A thread asks before it sleeps and
+ * takes the wish back when it is awake: sched_yield of a thread with short slices lets others run for as short.
+ */
 #ifndef GWD_SLICE_H
 #define GWD_SLICE_H
 
-/* Asks the scheduler for short time slices for the calling thread (Linux 6.12 and later; earlier ones do not know
- * such a wish, and nothing happens). On a host whose cores are all busy training, a thread with the usual slice of
- * 3 ms is woken late by about as much; one that asks for 0.1 ms is let in at once, for no more than its fair share. */
-void gwd_slice_short(void);
+#include <stdbool.h>
+
+/* For the calling thread. */
+void gwd_slice_short(bool wanted);
 
 #endif

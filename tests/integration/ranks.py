@@ -14,12 +14,11 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-import gwclient as gw  # noqa: F401 pylint: disable=wrong-import-position,unused-import
-import gwtest  # pylint: disable=wrong-import-position
-from gwtest import Checks, Skip, kill, program, reap, spawn, wait_until  # noqa: F401 pylint: disable=unused-import
+import gwclient as gw  # noqa: F401
+import gwtest
+from gwtest import SLOW, Checks, Skip, kill, program, reap, spawn, wait_until  # noqa: F401
 
-SLOW = 8 if os.environ.get("GW_TEST_SLOW", "0") != "0" else 1
-PATIENCE_S = 20 * SLOW
+PATIENCE_S = 20 * SLOW  # until a process must have answered
 
 
 def check(condition, what):
@@ -38,7 +37,7 @@ def contains(text, *parts):
 
 def until(condition, what, seconds=5):
     """Waits for something that another process does soon."""
-    return wait_until(condition, seconds * SLOW, what)
+    return wait_until(condition, seconds, what)
 
 
 class Reply:
@@ -234,7 +233,7 @@ class Daemon(gwtest.Daemon):
             status = self.admin_json("status")
             return [status[what] for what in ("groups", "buffers", "buffer_bytes", "buckets")] + [status["clients"] - 1]
         until(lambda: left() == [0] * 5, "no group, buffer, byte, bucket and client is left")
-        self.wait_fd_count(self.base_fds, 5 * SLOW)
+        self.wait_fd_count(self.base_fds, 5)
 
     def close_ranks(self):
         for rank in self.ranks + self.bystanders:
@@ -249,7 +248,7 @@ class Daemon(gwtest.Daemon):
                 self.close_ranks()
                 self.check_new_group()
                 self.check_clean()
-                self.stop(PATIENCE_S)
+                self.stop()
         except AssertionError:
             kind = AssertionError
             raise
@@ -271,7 +270,7 @@ def main(namespace, seconds=60):
         if sys.argv[1:] and not any(word in name for word in sys.argv[1:]):
             continue
         begin = time.monotonic()
-        with checks(name, seconds * SLOW):
+        with checks(name, seconds):
             function()
         if time.monotonic() - begin > 5:
             print(f"# that took {time.monotonic() - begin:.1f} s", flush=True)

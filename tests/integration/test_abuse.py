@@ -211,7 +211,7 @@ class _Pair:
 
 
 def _punch(fd, offset, length):
-    check(gw._libc.fallocate(fd, 3, gw.ctypes.c_long(offset), gw.ctypes.c_long(length)) == 0,  # pylint: disable=W0212
+    check(gw._libc.fallocate(fd, 3, gw.ctypes.c_long(offset), gw.ctypes.c_long(length)) == 0,
           "no hole can be punched")
 
 

@@ -122,7 +122,7 @@ def any_user_can_start_one_without_configuration():
             for rank in ranks:
                 rank.close()
             daemon.terminate()
-            code = reap(daemon, PATIENCE_S)
+            code = reap(daemon)
             os.unlink(log)
             shutil.rmtree(path, ignore_errors=True)
         equal(code, 0, "exit code")
@@ -172,7 +172,7 @@ def the_service_manager_hears_of_every_state():
         daemon.close_ranks()
         daemon.process.terminate()
         equal(notified.next().get("STOPPING"), "1", "the message after SIGTERM")
-        equal(reap(daemon.process, PATIENCE_S), 0, "exit code")
+        equal(reap(daemon.process), 0, "exit code")
         daemon.checks = False
     notified.socket.close()
     shutil.rmtree(folder)
@@ -214,7 +214,7 @@ def sockets_from_the_service_manager():
         for rank in ranks:
             rank.end()
         process.terminate()
-        equal(reap(process, PATIENCE_S), 0, "exit code")
+        equal(reap(process), 0, "exit code")
         check(os.path.exists(f"{folder}/client0.passed"), "it removed a socket that is the service manager's")
     finally:
         for rank in ranks:
@@ -239,7 +239,7 @@ def systemd_socket_activate_starts_it():
         rank.ok("id")
         rank.end()
         process.terminate()
-        equal(reap(process, PATIENCE_S), 0, "exit code")
+        equal(reap(process), 0, "exit code")
     finally:
         if rank:
             rank.close()
@@ -251,7 +251,7 @@ def two_sockets_of_one_name_are_refused():
     folder = _folder()
     process, sockets = _activated(["client", "client"], folder)
     try:
-        equal(reap(process, PATIENCE_S), 1, "exit code")
+        equal(reap(process), 1, "exit code")
         with open(f"{folder}/log", encoding="utf-8") as log:
             contains(log.read(), "two sockets", "FileDescriptorName=")
     finally:
@@ -390,7 +390,7 @@ def draining_lets_groups_end_their_work():
         begin = time.monotonic()
         for rank in ranks:
             rank.ok("leave g")
-        equal(reap(daemon.process, PATIENCE_S), 0, "exit code")
+        equal(reap(daemon.process), 0, "exit code")
         check(time.monotonic() - begin < 2 * SLOW, "it took long to end")
         idle.expect("GW_ERR_DAEMON_GONE", "id")
         check(not os.path.exists(daemon.socket) and not os.path.exists(daemon.admin), "socket files are left")
@@ -405,7 +405,7 @@ def draining_ends_at_its_timeout():
         daemon.process.terminate()
         reply = ranks[0].recv()
         check(reply.status in ("GW_ERR_ABORTED", "GW_ERR_DAEMON_GONE"), f"the wait: {reply}")
-        equal(reap(daemon.process, PATIENCE_S), 0, "exit code")
+        equal(reap(daemon.process), 0, "exit code")
         took = time.monotonic() - begin
         check(0.9 < took < 3 * SLOW, f"it took {took:.1f} s")
 
@@ -418,7 +418,7 @@ def a_second_signal_ends_it_at_once():
             daemon.wait_log("draining")
             begin = time.monotonic()
             daemon.process.send_signal(number)
-            equal(reap(daemon.process, PATIENCE_S), 0, "exit code")
+            equal(reap(daemon.process), 0, "exit code")
             check(time.monotonic() - begin < 2 * SLOW, "it took long to end")
 
 
@@ -426,7 +426,7 @@ def draining_gives_up_groups_that_nobody_has_joined():
     with Daemon("--drain.timeout_s=30", bystanders=False, checks=False) as daemon:
         daemon.rank().ok("id")
         daemon.process.terminate()
-        equal(reap(daemon.process, 5 * SLOW), 0, "exit code")
+        equal(reap(daemon.process, 5), 0, "exit code")
 
 
 def draining_with_buckets_of_every_state():
@@ -443,7 +443,7 @@ def draining_with_buckets_of_every_state():
         with gw.Client(daemon.socket) as client:
             client.post("BufferCreate", bytes=8192, parts=2)
             daemon.process.terminate()
-            equal(reap(daemon.process, PATIENCE_S), 0, "exit code")
+            equal(reap(daemon.process), 0, "exit code")
         check(not daemon.reports(), "a sanitizer has a report")
 
 

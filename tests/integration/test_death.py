@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from ranks import (SLOW, Daemon, check, contains, equal, exchange, join, main, prepare, submit, until)
+from ranks import SLOW, Daemon, check, contains, equal, exchange, join, main, prepare, until
 
 SOON_MS = 2000 * SLOW  # "within 2 s"
 

@@ -5,7 +5,7 @@ import resource
 import subprocess
 import time
 
-from ranks import (SLOW, Daemon, Rank, Skip, check, contains, equal, exchange, gw, join, main, prepare, program, until)
+from ranks import (Daemon, Rank, Skip, check, contains, equal, exchange, gw, join, main, prepare, program, until)
 
 MB = 1 << 20
 

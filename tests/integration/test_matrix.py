@@ -82,4 +82,4 @@ def one_flipped_bit_is_seen():
 
 
 if __name__ == "__main__":
-    main(globals(), TIMEOUT_S)
+    main(globals(), 100)

@@ -173,7 +173,7 @@ def draining_from_gwctl():
         exchange(ranks)
         for rank in ranks:
             rank.ok("leave g")
-        equal(reap(daemon.process, PATIENCE_S), 0, "exit code of the daemon")
+        equal(reap(daemon.process), 0, "exit code of the daemon")
 
 
 def operators_come_in_when_clients_have_filled_every_place():
