@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "bucket.h"
@@ -105,11 +106,21 @@ gw_status_t gw_buffer_find(gw_context_t *context, const void *data, uint64_t byt
 /* ---- making ------------------------------------------------------------------------------------- */
 
 /* A sealed memfd without holes. */
+/* fallocate would take page after page until the kernel ends somebody for it. */
+static bool fits_in_host(size_t bytes) {
+    struct sysinfo info;
+
+    return sysinfo(&info) != 0 || bytes / info.mem_unit <= (uint64_t)info.totalram + info.totalswap;
+}
+
 static gw_status_t make_memfd(size_t bytes, int *fd_out) {
     gw_status_t status;
-    int fd = memfd_create("gradwire-buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd;
     int result;
 
+    if (!fits_in_host(bytes))
+        return gw_fail(GW_ERR_NO_MEMORY, "a buffer of %zu bytes is larger than the memory of this host", bytes);
+    fd = memfd_create("gradwire-buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return gw_fail_errno("memfd_create");
     if (ftruncate(fd, (off_t)bytes) < 0) {

@@ -286,14 +286,21 @@ def a_barrier_holds_everybody():
 def bad_spans_are_refused():
     with Daemon() as daemon:
         ranks = daemon.ready(2)
-        for words, status in (("all_reduce f32 sum 3000 b:0 b:0", "GW_ERR_"), ("all_reduce f32 sum 16 b:1 b:1", "GW_ERR_SPAN"),
-                              ("all_reduce f32 sum 16 b:0 b:4", "GW_ERR_SPAN"), ("all_reduce f32 sum 16 b:0 b:8000000", "GW_ERR_"),
-                              ("all_gather f32 sum 1025 b:0 b:0", "GW_ERR_"), ("all_reduce f32 sum 16 - b:0", "GW_ERR_INVALID"),
-                              ("reduce_scatter f32 sum 16 b:0 b:4", "GW_ERR_SPAN"), ("broadcast f32 sum 4 b:0 b:0 root=2", "GW_ERR_INVALID"),
-                              ("all_reduce 99 sum 16 b:0 b:0", "GW_ERR_INVALID"), ("all_reduce f32 99 16 b:0 b:0", "GW_ERR_INVALID"),
-                              ("99 f32 sum 16 b:0 b:0", "GW_ERR_INVALID"), ("barrier f32 sum 1 - -", "GW_ERR_INVALID"),
-                              ("all_reduce f32 sum 4611686018427387905 b:0 b:0", "GW_ERR_"),
-                              ("all_reduce f32 sum 16 b:0 b:0 priority=200", "GW_ERR_INVALID")):
+        for words, status in (
+                ("all_reduce f32 sum 3000 b:0 b:0", "GW_ERR_"),
+                ("all_reduce f32 sum 16 b:1 b:1", "GW_ERR_SPAN"),
+                ("all_reduce f32 sum 16 b:0 b:4", "GW_ERR_SPAN"),
+                ("all_reduce f32 sum 16 b:0 b:8000000", "GW_ERR_"),
+                ("all_gather f32 sum 1025 b:0 b:0", "GW_ERR_"),
+                ("all_reduce f32 sum 16 - b:0", "GW_ERR_INVALID"),
+                ("reduce_scatter f32 sum 16 b:0 b:4", "GW_ERR_SPAN"),
+                ("broadcast f32 sum 4 b:0 b:0 root=2", "GW_ERR_INVALID"),
+                ("all_reduce 99 sum 16 b:0 b:0", "GW_ERR_INVALID"),
+                ("all_reduce f32 99 16 b:0 b:0", "GW_ERR_INVALID"),
+                ("99 f32 sum 16 b:0 b:0", "GW_ERR_INVALID"),
+                ("barrier f32 sum 1 - -", "GW_ERR_INVALID"),
+                ("all_reduce f32 sum 4611686018427387905 b:0 b:0", "GW_ERR_"),
+                ("all_reduce f32 sum 16 b:0 b:0 priority=200", "GW_ERR_INVALID")):
             reply = ranks[0].do(f"bucket bad g {words}")
             check(reply.status.startswith(status), f"'{words}' gave {reply}")
         ranks[0].ok("bucket empty g all_reduce f32 sum 0 - -")
