@@ -174,6 +174,17 @@ static cJSON *ranks_json(const gwd_group_t *group) {
     return list;
 }
 
+static cJSON *late_json(const gwd_group_t *group) {
+    cJSON *json = cJSON_CreateObject(), *ranks = cJSON_AddArrayToObject(json, "ranks");
+
+    number(json, "sequence", group->waiting.sequence);
+    cJSON_AddNumberToObject(json, "waited_s", (double)group->waiting.waited_ns * 1e-9);
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (!group->waiting.waiters[r].submitted)
+            cJSON_AddItemToArray(ranks, cJSON_CreateNumber(r));
+    return json;
+}
+
 static cJSON *group_json(const gwd_group_t *group) {
     static const char *const states[] = {[GWD_GROUP_ID] = "id", [GWD_GROUP_FORMING] = "forming"};
     cJSON *json = cJSON_CreateObject();
@@ -199,6 +210,8 @@ static cJSON *group_json(const gwd_group_t *group) {
     foreign(json, "message", group->message);
     number(json, "last_completed", atomic_load_explicit(&group->counters->last_completed, memory_order_relaxed));
     number(json, "in_flight", atomic_load_explicit(&group->counters->in_flight, memory_order_relaxed));
+    if (gwd_group_is_late(group))
+        cJSON_AddItemToObject(json, "late", late_json(group));
     cJSON_AddItemToObject(json, "ranks", ranks_json(group));
     return json;
 }

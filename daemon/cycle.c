@@ -26,9 +26,7 @@ typedef struct search {
 
 /* Whether the group has waited for a rank as long as a circle must stand. */
 static bool waits(const gwd_group_t *group, uint64_t limit_ns) {
-    return group->state == GWD_GROUP_ACTIVE && group->status == GW_OK && group->waiting.waiters &&
-           group->waiting.waited_ns >= limit_ns &&
-           atomic_load_explicit(&group->counters->last_completed, memory_order_relaxed) < group->waiting.sequence;
+    return gwd_group_is_late(group) && group->waiting.waited_ns >= limit_ns;
 }
 
 /* Whether the session of a missing rank cannot come because it is blocked as `other`. */

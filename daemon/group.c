@@ -91,6 +91,11 @@ void gwd_group_fail(gwd_group_t *group, gw_status_t status, const char *text) {
     }
 }
 
+bool gwd_group_is_late(const gwd_group_t *group) {
+    return group->state == GWD_GROUP_ACTIVE && group->status == GW_OK && group->waiting.waiters &&
+           atomic_load_explicit(&group->counters->last_completed, memory_order_relaxed) < group->waiting.sequence;
+}
+
 /* ---- giving up ---------------------------------------------------------------------------------- */
 
 void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text) {
@@ -202,12 +207,12 @@ static gw_status_t check_join(const gwd_server_t *server, const gwd_group_t *gro
         return GW_ERR_INVALID_ARGUMENT;
     }
     if (memcmp(layout->node, server->node, sizeof(server->node)) != 0) {
-        snprintf(text, text_bytes, "the unique id was made by another daemon, or before this one was restarted");
-        return GW_ERR_PERMISSION;
+        snprintf(text, text_bytes, "it was made by another daemon, or before this one was restarted");
+        return GW_ERR_UNKNOWN_ID;
     }
     if (!group) {
-        snprintf(text, text_bytes, "the unique id belongs to no group of this daemon: wrong, or its group has ended");
-        return GW_ERR_PERMISSION;
+        snprintf(text, text_bytes, "it is wrong, or its group has ended");
+        return GW_ERR_UNKNOWN_ID;
     }
     if (nranks == 0 || nranks > (uint64_t)server->config.limits_ranks_per_group || rank >= nranks) {
         snprintf(text, text_bytes, "rank %u of %u: ranks count from 0, and limits.ranks_per_group is %lld", rank,

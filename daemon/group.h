@@ -76,6 +76,9 @@ gw_status_t gwd_group_split(gwd_member_t *member, uint32_t request, int32_t colo
 /* Fails an active group on every rank. */
 void gwd_group_fail(gwd_group_t *group, gw_status_t status, const char *text);
 
+/* Whether it waits for ranks since the late limit: group->waiting tells for whom. */
+bool gwd_group_is_late(const gwd_group_t *group);
+
 /* Ends a group that has no member any more. */
 void gwd_group_end(gwd_group_t *group);
 

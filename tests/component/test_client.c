@@ -72,6 +72,12 @@ static void nobody_listens(void) {
     options.socket_path = "/nonexistent/client.sock";
     CU_ASSERT_EQUAL(gw_connect(&options, &context), GW_ERR_NO_DAEMON);
     CU_ASSERT(last_error_has("/nonexistent/client.sock (No such file or directory)"));
+    options.socket_path = folder;
+    CU_ASSERT_EQUAL(gw_connect(&options, &context), GW_ERR_NO_DAEMON);
+    CU_ASSERT(last_error_has("a folder: socket_path names the socket itself, such as /"));
+    options.socket_path = "/proc/self/status";
+    CU_ASSERT_EQUAL(gw_connect(&options, &context), GW_ERR_NO_DAEMON);
+    CU_ASSERT(last_error_has("/proc/self/status (not a socket)") || last_error_has("Permission denied"));
     CU_ASSERT_PTR_NULL(context);
     options.struct_bytes = 4;
     CU_ASSERT_EQUAL(gw_connect(&options, &context), GW_ERR_INVALID_ARGUMENT);

@@ -267,7 +267,7 @@ static void without_a_daemon_it_is_code_3(void) {
         char arguments[256];
         snprintf(arguments, sizeof(arguments), "--socket %s/nothing.sock %s", folder, commands[i]);
         CU_ASSERT_EQUAL(run(arguments), 3);
-        check_output("/nothing.sock; start gradwired");
+        check_output("/nothing.sock (No such file or directory); start gradwired");
     }
     CU_ASSERT_EQUAL(run("--socket /nonexistent/x doctor"), 1);
     check_output("failed   daemon");
@@ -285,7 +285,7 @@ static void the_socket_is_searched_in_order(void) {
     CU_ASSERT_EQUAL(run("clients"), 0);
     unsetenv("GRADWIRE_ADMIN_SOCKET");
     CU_ASSERT_EQUAL(run("clients"), 3);
-    check_output("no daemon answers at /nonexistent/admin.sock;");
+    check_output("no daemon answers: tried /nonexistent/admin.sock (No such file or directory);");
     snprintf(other, sizeof(other), "%s/client.sock", folder);
     setenv("GRADWIRE_SOCKET", other, 1);
     CU_ASSERT_EQUAL(run("clients"), 0);

@@ -91,7 +91,7 @@ def killed_during_bootstrap():
                        sum(r["present"] for r in g["ranks"]) == 2], "two ranks have joined")
         ranks[2].kill()
         reply = ranks[0].answer("GW_ERR_RANK_DIED", "rank 2", f"pid {ranks[2].pid}")
-        ranks[1].expect("GW_ERR_PERMISSION", f"join g {unique_id} 3 1")
+        ranks[1].expect("GW_ERR_UNKNOWN_ID", f"join g {unique_id} 3 1")
         check(reply.ms < 10000 * SLOW, f"told after {reply.ms} ms")
 
 
@@ -192,12 +192,16 @@ def stopped_rank_is_named_and_goes_on_when_continued():
         contains(line, "rank 2", f"pid {ranks[2].pid}")
         check("rank 0" not in line and "rank 1" not in line, f"ranks that are not late are named: {line}")
         equal(daemon.stat("late_reports"), 1, "late reports")
+        group = next(g for g in daemon.admin_json("groups") if g["nranks"] == 3)
+        check("late" in group and group["late"]["ranks"] == [2], f"gwctl groups names others: {group.get('late')}")
         ranks[2].go_on()
         op = ranks[2].ok("submit k")
         ranks[2].ok(f"wait g {op} 5000")
         for rank in ranks[:2]:
             rank.answer("GW_OK")
-        late = next(g for g in daemon.admin_json("groups") if g["nranks"] == 3)["ranks"][2]
+        group = next(g for g in daemon.admin_json("groups") if g["nranks"] == 3)
+        check("late" not in group, "it is still called late")
+        late = group["ranks"][2]
         check(late["last_count"] == 1 and late["last_ns"] > 1e8, f"lateness is not counted: {late}")
 
 
@@ -266,7 +270,7 @@ def clients_find_a_restarted_daemon():
         for rank in ranks:
             rank.ok("disconnect")
             rank.ok("connect")
-        ranks[0].expect("GW_ERR_PERMISSION", f"join g {old_id} 2 0", "restarted")
+        ranks[0].expect("GW_ERR_UNKNOWN_ID", f"join g {old_id} 2 0", "restarted")
         join(ranks)
         prepare(ranks)
         exchange(ranks)

@@ -83,6 +83,7 @@ def different_order_of_the_same_buckets():
         for rank in ranks:
             for op in (1, 2):
                 rank.expect("GW_ERR_MISMATCH", f"wait g {op} 5000", "'one'", "'two'")
+        for rank in ranks:  # an operation has ended when the last rank has heard of it
             contains(rank.expect("GW_ERR_MISMATCH", "check g"), "failed=2", "last=2")
 
 
@@ -160,7 +161,7 @@ def a_rank_that_never_joins_is_named():
         for rank in ranks:
             reply = rank.answer("GW_ERR_BOOTSTRAP", "rank 1, 3 of 4", "deadline.bootstrap_s")
             check(800 < reply.ms < 3000 * SLOW, f"told after {reply.ms} ms")
-        ranks[0].expect("GW_ERR_PERMISSION", f"join g {unique_id} 4 1")
+        ranks[0].expect("GW_ERR_UNKNOWN_ID", f"join g {unique_id} 4 1")
 
 
 def a_rank_that_never_splits_is_named():
@@ -204,7 +205,7 @@ def wrong_tokens_are_refused():
         ranks[0].send(f"join g {unique_id} 2 0")
         for position in (60, 100):  # a digit of the token, and one of what must be zero
             wrong = unique_id[:position] + format(int(unique_id[position], 16) ^ 1, "x") + unique_id[position + 1:]
-            ranks[1].expect("GW_ERR_PERMISSION", f"join g {wrong} 2 1", "belongs to no group")
+            ranks[1].expect("GW_ERR_UNKNOWN_ID", f"join g {wrong} 2 1", "belongs to no group")
         ranks[1].expect("GW_ERR_INVALID_ARGUMENT", f"join g {'00' * 128} 2 1")
         ranks[1].ok(f"join g {unique_id} 2 1")
         ranks[0].answer("GW_OK")
@@ -213,7 +214,7 @@ def wrong_tokens_are_refused():
 def an_id_of_another_daemon_is_refused():
     with Daemon("--deadline.bootstrap_s=1") as one, Daemon() as other:
         unique_id = one.rank().ok("id")
-        other.rank().expect("GW_ERR_PERMISSION", f"join g {unique_id} 1 0", "another daemon")
+        other.rank().expect("GW_ERR_UNKNOWN_ID", f"join g {unique_id} 1 0", "another daemon")
 
 
 if __name__ == "__main__":

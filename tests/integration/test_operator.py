@@ -114,6 +114,15 @@ def exit_code_0_when_it_went_well():
         equal(_gwctl("status", env={"GRADWIRE_SOCKET": daemon.socket}).returncode, 0, "beside GRADWIRE_SOCKET")
 
 
+def both_programs_tell_their_version_and_help():
+    for name in ("gwctl", "gradwired"):
+        for flag, text in (("--version", f"{name} "),
+                           ("-h", f"usage: {name}"), ("--help", f"usage: {name}")):
+            result = subprocess.run([program(name), flag], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+            equal((result.returncode, result.stderr), (0, ""), f"{name} {flag}")
+            check(result.stdout.startswith(text), f"{name} {flag} prints {result.stdout[:100]!r}")
+
+
 def exit_code_1_when_it_failed():
     with Daemon() as daemon:
         for words in (("kick", "4711"), ("kick", "x"), ("log-level", "loud")):
@@ -142,6 +151,16 @@ def exit_code_3_without_a_daemon():
     with Daemon(bystanders=False, checks=False) as daemon:
         daemon.die()
         equal(daemon.gwctl("status").returncode, 3, "a socket that nobody listens on")
+
+
+def the_log_tells_a_good_end_from_a_bad_one():
+    with Daemon() as daemon:
+        ranks = daemon.ready(2)
+        ranks[0].ok("leave g")
+        ranks[0].close()
+        daemon.wait_log(f"pid {ranks[0].pid}) ends: disconnected")
+        ranks[1].kill()
+        until(lambda: re.search(rf"pid {ranks[1].pid}\) ends: died", daemon.log()), "the log tells of the death")
 
 
 def a_kicked_client_and_its_peers_hear_why():

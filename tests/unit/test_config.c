@@ -169,6 +169,8 @@ static void a_bad_file_is_refused_with_its_line(void) {
     check_refused("count = 3\n", "a.conf:1: 'count' stands before the first [section]");
     check_refused("[lane]\ncount\n", "a.conf:2: neither");
     check_refused("[lane\ncount = 3\n", "a.conf:1: neither");
+    check_refused("[lane]\ncount = 3 # three\n",
+                  "a.conf:2: lane.count = '3 # three': must be a whole number from 0 to 64 (a comment after a value");
     check_refused(long_line, "a.conf:3: the line is too long");
     check_refused("[lane]\ncount = 3\n   4\n", "a.conf:3: lane.count was given in line 2 already");
     check_refused("[lane]\ncount = 1000\nbad = 1\n", "a.conf:2: ");
@@ -244,12 +246,14 @@ static void bad_flags_are_refused(void) {
         const char *flag, *words;
     } bad[] = {
         {"--lane.count=x", "flag --lane.count: lane.count = 'x'"},
-        {"--lanes=3", "flag --lanes: unknown key 'lanes'"},
+        {"--lane.cuont=3", "flag --lane.cuont: unknown key 'lane.cuont'"},
+        {"--lanes=3", "--lanes is not a flag"},
+        {"--foo", "--foo is not a flag"},
         {"--lane.count", "--lane.count needs a value"},
         {"--help=me", "--help takes no value"},
-        {"-v", "'-v' is not a flag"},
-        {"start", "'start' is not a flag"},
-        {"--", "'--' is not a flag"},
+        {"-v", "-v is not a flag"},
+        {"start", "start is not a flag"},
+        {"--", "-- is not a flag"},
         {"--config=/nonexistent/gradwired.conf", "/nonexistent/gradwired.conf: cannot be opened: No such file"},
         {"--config=/", "/: cannot be read: Is a directory"},
     };

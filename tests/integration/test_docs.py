@@ -1,0 +1,36 @@
+"""test_docs.py - what the documents say of the code is so: the README's program, its scripts, the example configuration"""
+
+import os
+import subprocess
+
+from gwtest import ROOT
+from ranks import PATIENCE_S, check, contains, equal, main, program
+
+
+def _read(*path):
+    with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
+        return file.read()
+
+
+def the_program_of_the_README_is_the_example():
+    example = _read("examples", "allreduce.c")
+    shown = _read("README.md").split("```c\n")[1].split("```")[0]
+    check(shown == example, "README.md shows another program than examples/allreduce.c")
+    check(len(example.splitlines()) <= 40, f"examples/allreduce.c has {len(example.splitlines())} lines, 40 are allowed")
+
+
+def the_README_names_scripts_that_can_be_run():
+    readme = _read("README.md")
+    for script in ("scripts/demo", "scripts/test"):
+        contains(readme, script)
+        check(os.access(os.path.join(ROOT, script), os.X_OK), f"{script} cannot be run")
+
+
+def the_example_configuration_is_what_the_daemon_prints():
+    printed = subprocess.run([program("gradwired"), "--config=/dev/null", "--print-config"], capture_output=True,
+                             text=True, env={}, timeout=PATIENCE_S, check=True).stdout
+    equal(_read("etc", "gradwired.conf.example").splitlines(), printed.splitlines(), "etc/gradwired.conf.example")
+
+
+if __name__ == "__main__":
+    main(globals())
