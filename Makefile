@@ -41,7 +41,7 @@ NO_BUILD := help clean dist format uninstall
 ifneq ($(filter-out $(NO_BUILD),$(or $(MAKECMDGOALS),all)),)
 PACKAGE_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PACKAGES) 2>/dev/null || echo missing)
 ifneq ($(filter missing,$(PACKAGE_CFLAGS)),)
-$(error libraries are missing: run scripts/setup, or see `$(PKG_CONFIG) --print-errors --exists $(PACKAGES)`)
+$(error libraries are missing: run `scripts/setup build`, or see `$(PKG_CONFIG) --print-errors --exists $(PACKAGES)`)
 endif
 HAVE := $(shell $(PKG_CONFIG) --exists openblas zlib && echo demo; $(PKG_CONFIG) --exists libpng && echo png; \
 	command -v $(MPICC) >/dev/null && echo mpi; command -v $(PROTOC) >/dev/null && echo protoc)
@@ -329,7 +329,7 @@ INSTALLED = $(call rows,755,$(BINDIR),$(GRADWIRED) $(GWCTL)) \
 	$(call rows,644,$(SYSUSERSDIR),$(wildcard systemd/sysusers.d/*.conf)) \
 	$(call rows,644,$(TMPFILESDIR),$(wildcard systemd/tmpfiles.d/*.conf)) \
 	$(foreach file,$(wildcard etc/gwctl.bash-completion),644:$(COMPLETIONDIR):$(file):gwctl) \
-	$(call rows,644,$(DOCDIR),$(wildcard README.md LICENSE proto/PROTOCOL.md etc/gradwired.conf.example)) \
+	$(call rows,644,$(DOCDIR),$(wildcard LICENSE proto/PROTOCOL.md etc/gradwired.conf.example)) \
 	$(man_rows)
 
 # Splits $$row into $$mode, $$from and $$to.
@@ -340,9 +340,12 @@ install: programs ## install; honours DESTDIR, PREFIX (/usr/local), LIBDIR, UNIT
 	$(Q)for row in $(INSTALLED); do $(split_row); install -D -m $$mode "$$from" "$$to" || exit 1; done
 	$(Q)ln -sf $(notdir $(LIBSHARED)) $(DESTDIR)$(LIBDIR)/$(SONAME)
 	$(Q)ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libgradwire.so
-	@$(if $(DESTDIR),:,printf '%s\n' 'Installed. To run it as a service of this host:' \
-		'  ldconfig && systemd-sysusers $(SYSUSERSDIR)/gradwire.conf && systemd-tmpfiles --create $(TMPFILESDIR)/gradwire.conf' \
-		'  systemctl daemon-reload && systemctl enable --now gradwired.socket gradwired-admin.socket gradwired.service')
+	@$(if $(DESTDIR),:,printf '%s\n' 'Installed. To run it as a service of this host, as root:' \
+		'  ldconfig && systemd-sysusers $(SYSUSERSDIR)/gradwire.conf &&' \
+		'  systemd-tmpfiles --create $(TMPFILESDIR)/gradwire.conf && systemctl daemon-reload &&' \
+		'  systemctl enable --now gradwired.socket gradwired-admin.socket' \
+		'and for the user of each trainer, who then logs in again:' \
+		'  usermod -aG gradwire USER')
 
 uninstall: ## remove what install put there
 	$(Q)for row in $(INSTALLED); do $(split_row); rm -f "$$to" || exit 1; done

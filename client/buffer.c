@@ -90,10 +90,10 @@ gw_status_t gw_buffer_find(gw_context_t *context, const void *data, uint64_t byt
     pthread_mutex_unlock(&context->objects_lock);
 
     if (offset >= buffer_bytes)
-        return gw_fail(GW_ERR_NOT_FOUND,
-                       "%s %p is in no buffer of this connection: it must come from gw_buffer_alloc or "
-                       "be registered with gw_buffer_register",
-                       name, data);
+        return gw_fail_advised(GW_ERR_NOT_FOUND,
+                               "%s %p is in no buffer of this connection; it must come from gw_buffer_alloc or "
+                               "be registered with gw_buffer_register",
+                               name, data);
     if (bytes > buffer_bytes - offset)
         return gw_fail(GW_ERR_SPAN, "%s needs %llu bytes, its buffer of %llu bytes has %llu from there on", name,
                        (unsigned long long)bytes, (unsigned long long)buffer_bytes,
@@ -203,7 +203,7 @@ static gw_status_t make_buffer(gw_context_t *context, void *data, uint64_t bytes
         return gw_fail(GW_ERR_INVALID_ARGUMENT, "bytes is 0, the least is 1");
     uint64_t limit = context->max_buffer_bytes > 0 ? context->max_buffer_bytes : (uint64_t)1 << 47;
     if (bytes > limit)
-        return gw_fail(GW_ERR_INVALID_ARGUMENT, "bytes is %llu, the daemon takes buffers of up to %llu",
+        return gw_fail(GW_ERR_QUOTA, "bytes is %llu, beyond limits.buffer_bytes_per_uid (%llu)",
                        (unsigned long long)bytes, (unsigned long long)limit);
     gw_buffer_t *buffer = calloc(1, sizeof(*buffer));
     if (buffer == NULL)

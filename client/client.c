@@ -20,13 +20,41 @@ enum { CLIENT_NAME_BYTES = 64 };
 
 /* The search for a socket: what was tried, for the message if none answers. */
 typedef struct search {
+    const char *setting; /* what named the path */
     char tried[384];
+    bool is_closed; /* a socket is there, and this user may not open it */
     int socket;
 } search_t;
 
 static void note(search_t *search, const char *path, const char *reason) {
     size_t used = strlen(search->tried);
     snprintf(search->tried + used, sizeof(search->tried) - used, "%s%s (%s)", used > 0 ? ", " : "", path, reason);
+}
+
+/* connect says "refused" of everything that is no socket. */
+static void note_refused(search_t *search, const char *path) {
+    int error = errno;
+    char reason[192];
+    struct stat info;
+
+    search->is_closed |= error == EACCES;
+    if (error != ECONNREFUSED || stat(path, &info) != 0 || S_ISSOCK(info.st_mode))
+        snprintf(reason, sizeof(reason), "%s", strerrordesc_np(error));
+    else if (S_ISDIR(info.st_mode))
+        snprintf(reason, sizeof(reason), "a folder: %s names the socket itself, such as %s/client.sock",
+                 search->setting, path);
+    else
+        snprintf(reason, sizeof(reason), "not a socket");
+    note(search, path, reason);
+}
+
+static gw_status_t fail_search(const search_t *search) {
+    if (!search->is_closed)
+        return gw_fail(GW_ERR_NO_DAEMON, "tried %s", search->tried);
+    return gw_fail_advised(GW_ERR_NO_DAEMON,
+                           "tried %s; a daemon is there, but this user may not open its socket: join the group that "
+                           "owns it (socket.group in gradwired.conf), or start gradwired as this user",
+                           search->tried);
 }
 
 /* Tries one path. Returns whether the search is over, with a socket or because of `*status_out`. */
@@ -51,7 +79,7 @@ static bool try_path(search_t *search, const char *path, gw_status_t *status_out
         *status_out = GW_OK;
         return true;
     }
-    note(search, path, strerrordesc_np(errno));
+    note_refused(search, path);
     close(search->socket);
     search->socket = -1;
     return false;
@@ -69,12 +97,9 @@ static gw_status_t find_daemon(const char *given, search_t *search) {
     char folder[64], text[256];
     gw_status_t status;
 
-    search->tried[0] = '\0';
-    search->socket = -1;
+    *search = (search_t){.setting = given != NULL ? "socket_path" : "GRADWIRE_SOCKET", .socket = -1};
     if (path != NULL && path[0] != '\0') {
-        if (try_path(search, path, &status))
-            return status;
-        return gw_fail(GW_ERR_NO_DAEMON, "tried %s", search->tried);
+        return try_path(search, path, &status) ? status : fail_search(search);
     }
     if (runtime != NULL && runtime[0] == '/') {
         snprintf(text, sizeof(text), "%s/gradwire/client.sock", runtime);
@@ -87,9 +112,7 @@ static gw_status_t find_daemon(const char *given, search_t *search) {
         note(search, text, "no such folder of this user");
     else if (try_path(search, text, &status))
         return status;
-    if (try_path(search, "/run/gradwire/client.sock", &status))
-        return status;
-    return gw_fail(GW_ERR_NO_DAEMON, "tried %s", search->tried);
+    return try_path(search, "/run/gradwire/client.sock", &status) ? status : fail_search(search);
 }
 
 /* ---- the context ------------------------------------------------------------------------------- */

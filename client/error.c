@@ -19,8 +19,9 @@ const char *gw_last_error(void) {
     return last_message;
 }
 
+/* Details are written aside first: they may come from the last message. */
 gw_status_t gw_fail(gw_status_t status, const char *format, ...) {
-    char details[MESSAGE_BYTES / 2]; /* leaves room for text and remedy; details may come from the last message */
+    char details[MESSAGE_BYTES / 2]; /* leaves room for text and remedy */
     va_list arguments;
 
     va_start(arguments, format);
@@ -28,6 +29,17 @@ gw_status_t gw_fail(gw_status_t status, const char *format, ...) {
     va_end(arguments);
     snprintf(last_message, sizeof(last_message), "%s: %s; %s", gw_status_text(status), details,
              gw_status_remedy(status));
+    return status;
+}
+
+gw_status_t gw_fail_advised(gw_status_t status, const char *format, ...) {
+    char details[MESSAGE_BYTES * 3 / 4];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(details, sizeof(details), format, arguments);
+    va_end(arguments);
+    snprintf(last_message, sizeof(last_message), "%s: %s", gw_status_text(status), details);
     return status;
 }
 

@@ -153,15 +153,17 @@ GW_API gw_status_t gw_get_unique_id(gw_context_t *context, gw_unique_id_t *id_ou
  * Ownership: end it with gw_group_free.
  * Blocking: until all ranks have joined, or deadline.bootstrap_s of the daemon has passed.
  * Errors: GW_ERR_INVALID_ARGUMENT (rank outside 0..nranks-1, rank taken, nranks differs),
- * GW_ERR_PERMISSION (not an id of this daemon), GW_ERR_BOOTSTRAP (names the missing ranks),
- * GW_ERR_RANK_DIED, GW_ERR_QUOTA, GW_ERR_DAEMON_GONE. */
+ * GW_ERR_UNKNOWN_ID (not an id of this daemon), GW_ERR_BOOTSTRAP (names the missing ranks),
+ * GW_ERR_RANK_DIED, GW_ERR_PROTOCOL_RANK, GW_ERR_QUOTA, GW_ERR_DRAINING, GW_ERR_FD_LIMIT, GW_ERR_NO_MEMORY,
+ * GW_ERR_DAEMON_GONE. */
 GW_API gw_status_t gw_group_init(gw_context_t *context, const gw_unique_id_t *id, int nranks, int rank,
                                  gw_group_t **group_out);
 
 /* Splits a group as MPI_Comm_split: ranks of one color form a new group, ordered by key, then by rank.
  * A negative color joins none, and *group_out becomes NULL. All ranks of `group` must call it.
  * Ownership: end the result with gw_group_free; it does not depend on `group` any more.
- * Blocking: until all ranks have called it, or the deadline. Errors: as gw_group_init. */
+ * Blocking: until all ranks have called it, or the deadline.
+ * Errors: as gw_group_init, GW_ERR_RANK_LEFT, and the status of `group` if it has failed. */
 GW_API gw_status_t gw_group_split(gw_group_t *group, int color, int key, gw_group_t **group_out);
 
 /* What gw_group_check knows. */
@@ -201,7 +203,8 @@ GW_API gw_status_t gw_group_fd(gw_group_t *group, int *fd_out);
 /* Allocates zeroed memory that trainer and daemon share (a sealed memfd): nothing is ever copied.
  * `bytes` at least 1. The memory counts against this process's limits, and against the user's quota.
  * Ownership: end it with gw_buffer_release.  Blocking: a round trip.
- * Errors: GW_ERR_NO_MEMORY, GW_ERR_QUOTA, GW_ERR_FD_LIMIT, GW_ERR_DAEMON_GONE. */
+ * Errors: GW_ERR_INVALID_ARGUMENT (bytes is 0), GW_ERR_NO_MEMORY, GW_ERR_QUOTA, GW_ERR_FD_LIMIT,
+ * GW_ERR_DAEMON_GONE. */
 GW_API gw_status_t gw_buffer_alloc(gw_context_t *context, uint64_t bytes, gw_buffer_t **buffer_out);
 
 /* Registers host memory that the caller already has, at any address and alignment. The daemon cannot
@@ -284,8 +287,8 @@ GW_API gw_status_t gw_test(gw_group_t *group, gw_op_t op);
 
 /* ---- collectives in one call ----------------------------------------------------------------------- */
 
-/* Submit and wait in one call, as MPI's. Buckets are declared on first use and kept (a few hundred of
- * them, the least recently used goes first). Memory must lie in a buffer of the group's context.
+/* Submit and wait in one call, as MPI's. Buckets are declared on first use and kept (256 of them a
+ * group, the least recently used goes first). Memory must lie in a buffer of the group's context.
  * Blocking: until finished.  Errors: those of gw_bucket_create, gw_submit and gw_wait. */
 GW_API gw_status_t gw_all_reduce(const void *send, void *recv, uint64_t count, gw_type_t type, gw_redop_t redop,
                                  gw_group_t *group, gw_queue_t queue);

@@ -287,8 +287,10 @@ static gw_status_t look(gw_group_t *group, gw_op_t op) {
     pthread_mutex_unlock(&group->lock);
 
     if (!known)
-        return gw_fail(GW_ERR_NOT_FOUND, "operation %llu: the last one submitted is %llu, and %u are remembered",
-                       (unsigned long long)op, (unsigned long long)last, group->credits);
+        return gw_fail_advised(GW_ERR_NOT_FOUND,
+                               "operation %llu: the last one submitted is %llu, and the last %u are remembered; wait "
+                               "for each of them before so many later ones are submitted",
+                               (unsigned long long)op, (unsigned long long)last, group->credits);
     return ended ? tell(group, status) : GW_IN_PROGRESS;
 }
 

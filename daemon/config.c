@@ -174,6 +174,13 @@ static int good_string(const gwd_config_key_t *key, const char *text) {
 static void say_bad_value(const gwd_config_key_t *key, const char *text, char *error, size_t error_bytes) {
     char low[32];
     char high[32];
+    char value[128];
+    size_t bytes = strlen(text);
+    const char *hint = strpbrk(text, "#;") != NULL ? " (a comment after a value begins with ' ;')" : "";
+    if (bytes <= 64)
+        snprintf(value, sizeof(value), "'%s'", text);
+    else
+        snprintf(value, sizeof(value), "'%.64s...' (%zu characters)", text, bytes);
     gwd_config_format_number(key->type, key->min, low, sizeof(low));
     gwd_config_format_number(key->type, key->max, high, sizeof(high));
     static const char *const kinds[] = {
@@ -183,14 +190,13 @@ static void say_bad_value(const gwd_config_key_t *key, const char *text, char *e
         [GWD_CONFIG_mode] = "an octal mode",
     };
     if (key->type == GWD_CONFIG_string)
-        snprintf(error, error_bytes,
-                 "%s = '%.64s': must be text of at most %s characters, none of them a control character",
-                 key->full_name, text, high);
+        snprintf(error, error_bytes, "%s = %s: must be text of at most %s characters, none of them a control character",
+                 key->full_name, value, high);
     else if (key->type == GWD_CONFIG_choice)
-        snprintf(error, error_bytes, "%s = '%.64s': must be one of %s", key->full_name, text, key->unit);
+        snprintf(error, error_bytes, "%s = %s: must be one of %s%s", key->full_name, value, key->unit, hint);
     else
-        snprintf(error, error_bytes, "%s = '%.64s': must be %s from %s to %s", key->full_name, text, kinds[key->type],
-                 low, high);
+        snprintf(error, error_bytes, "%s = %s: must be %s from %s to %s%s", key->full_name, value, kinds[key->type],
+                 low, high, hint);
 }
 
 gw_status_t gwd_config_set(gwd_config_t *config, const char *full_name, const char *text, const char *source,

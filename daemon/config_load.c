@@ -47,7 +47,7 @@ static char *read_line(char *line, int line_bytes, void *context) {
     reader->line++;
     size_t bytes = strlen(line);
     if ((bytes == 0 || line[bytes - 1] != '\n') && !feof(reader->stream)) {
-        say_bad_line(reader, "the line is too long, or has a NUL byte in it");
+        say_bad_line(reader, "the line is too long (at most 198 characters), or has a NUL byte in it");
         return NULL;
     }
     return line;
@@ -170,16 +170,25 @@ static int is_bare(const char *name) {
     return 0;
 }
 
+/* Every setting has a dot in its name; whether there is one of that name is found out when it is set. */
+static int is_flag(const char *name) {
+    return is_bare(name) || strchr(name, '.') != NULL || strcmp(name, "config") == 0 || strcmp(name, "socket-dir") == 0;
+}
+
 /* Takes the flag at argv[*place], as --name=value or --name value, and moves *place behind it. */
 static gw_status_t next_flag(int argc, char *const *argv, int *place, gwd_flag_t *flag_out, char *error,
                              size_t error_bytes) {
     const char *text = argv[(*place)++];
-    if (strncmp(text, "--", 2) != 0 || text[2] == '\0') {
-        snprintf(error, error_bytes, "'%.64s' is not a flag: see `gradwired --help`", text);
+    if (strcmp(text, "-h") == 0)
+        text = "--help";
+    size_t name_bytes = strncmp(text, "--", 2) == 0 ? strcspn(text + 2, "=") : 0;
+    snprintf(flag_out->name, sizeof(flag_out->name), "%.*s", (int)(name_bytes < 100 ? name_bytes : 100),
+             name_bytes > 0 ? text + 2 : "");
+    if (!is_flag(flag_out->name)) {
+        snprintf(error, error_bytes, "%.*s is not a flag: see `gradwired --help`",
+                 (int)(name_bytes > 0 && name_bytes < 62 ? name_bytes + 2 : 64), text);
         return GW_ERR_INVALID_ARGUMENT;
     }
-    size_t name_bytes = strcspn(text + 2, "=");
-    snprintf(flag_out->name, sizeof(flag_out->name), "%.*s", (int)(name_bytes < 100 ? name_bytes : 100), text + 2);
     flag_out->value = text[2 + name_bytes] == '=' ? text + 2 + name_bytes + 1 : NULL;
     if (is_bare(flag_out->name)) {
         if (flag_out->value == NULL)

@@ -56,7 +56,7 @@ void gwd_config_print_help(FILE *stream) {
           "  --print-config       print the settings as a configuration file, and exit\n"
           "  --print-config-man   print the settings as a table for the manual, and exit\n"
           "  --version            print the version, and exit\n"
-          "  --help               print this, and exit\n"
+          "  -h, --help           print this, and exit\n"
           "\n"
           "SIGTERM and SIGINT drain and exit, a second one exits at once. SIGHUP reads the configuration again.\n"
           "\n"

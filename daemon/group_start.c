@@ -158,7 +158,7 @@ void gwd_group_start(gwd_group_t *group) {
     server->lane_groups[group->lane]++;
     group->state = GWD_GROUP_ACTIVE;
     gwd_stats_add(&server->stats.groups_made, 1);
-    gwd_log(GWD_LOG_INFO, "group", "group %u of %u ranks runs on lane %u", group->id, group->nranks, group->lane);
+    gwd_log(GWD_LOG_INFO, "group", "group %u, nranks %u, runs on lane %u", group->id, group->nranks, group->lane);
     for (uint32_t r = 0; r < group->nranks; r++)
         if (group->members[r])
             send_ready(group->members[r], &endpoints[r]);

@@ -38,7 +38,7 @@ static void on_hello(session_t *session, gw_frame_t *frame, const ProtobufCMessa
         return;
     }
     if (server->draining && session->role == GWD_ROLE_CLIENT) {
-        gwd_session_fatal(session, frame->header.request, GW_ERR_DRAINING, "the daemon is draining");
+        gwd_session_fatal(session, frame->header.request, GW_ERR_DRAINING, "no new client");
         return;
     }
     session->greeted = true;

@@ -135,11 +135,12 @@ static gw_status_t lock_folder(gwd_server_t *server, const char *dir, char *text
     return GW_OK;
 }
 
-static gw_status_t own_socket(const char *path, int64_t mode, const char *group, char *text, size_t text_bytes) {
+static gw_status_t own_socket(const char *path, int64_t mode, const char *group, const char *setting, char *text,
+                              size_t text_bytes) {
     const struct group *entry = group[0] ? getgrnam(group) : NULL;
 
     if (group[0] && !entry) {
-        snprintf(text, text_bytes, "there is no group '%s' to own %s", group, path);
+        snprintf(text, text_bytes, "there is no group '%s' to own %s; correct %s", group, path, setting);
         return GW_ERR_INVALID_ARGUMENT;
     }
     if (entry && chown(path, (uid_t)-1, entry->gr_gid) != 0) {
@@ -175,7 +176,8 @@ static gw_status_t open_socket(gwd_listener_t *listener, const char *dir, const 
         snprintf(text, text_bytes, "bind %s: %s", address.sun_path, strerror(errno));
         goto err_fd;
     }
-    status = own_socket(address.sun_path, mode, group, text, text_bytes);
+    status = own_socket(address.sun_path, mode, group,
+                        strcmp(name, "admin.sock") == 0 ? "socket.admin_group" : "socket.group", text, text_bytes);
     if (status == GW_OK && listen(fd, BACKLOG) != 0) {
         snprintf(text, text_bytes, "listen %s: %s", address.sun_path, strerror(errno));
         status = GW_ERR_SYSTEM;

@@ -104,22 +104,31 @@ static void end_groups(gwd_server_t *server, bool all) {
     }
 }
 
+static const char *plural(unsigned n) {
+    return n == 1 ? "" : "s";
+}
+
 static void on_drain_timeout(uv_timer_t *timer) {
     gwd_server_t *server = timer->data;
 
-    gwd_log(GWD_LOG_WARNING, "daemon", "drain.timeout_s has passed: %u groups are failed", server->n_groups);
+    gwd_log(GWD_LOG_WARNING, "daemon", "drain.timeout_s has passed: failing %u group%s", server->n_groups,
+            plural(server->n_groups));
     end_groups(server, true);
     close_sessions(server);
 }
 
 void gwd_server_drain(gwd_server_t *server) {
+    unsigned n_clients = 0;
+
     if (server->draining) { /* asked again: now */
         on_drain_timeout(&server->drain_timer);
         return;
     }
     server->draining = true;
-    gwd_log(GWD_LOG_NOTICE, "daemon", "draining: %u groups of %u clients may end within %lld s", server->n_groups,
-            server->n_sessions, (long long)server->config.drain_timeout_s);
+    for (const gwd_session_t *session = server->sessions; session; session = session->next)
+        n_clients += session->role == GWD_ROLE_CLIENT;
+    gwd_log(GWD_LOG_NOTICE, "daemon", "draining: %u group%s of %u client%s may end within %lld s", server->n_groups,
+            plural(server->n_groups), n_clients, plural(n_clients), (long long)server->config.drain_timeout_s);
     (void)gwd_sd_stopping("draining");
     (void)uv_timer_start(&server->drain_timer, on_drain_timeout, (uint64_t)server->config.drain_timeout_s * 1000, 0);
     end_groups(server, false);
@@ -196,10 +205,10 @@ gw_status_t gwd_server_init(gwd_server_t *server, const gwd_config_t *config, ch
 
 void gwd_server_run(gwd_server_t *server) {
     gwd_log(GWD_LOG_NOTICE, "daemon",
-            "gradwired %s serves clients on %s, operators on %s, with %u lanes and %u reduce threads", server->version,
-            server->clients.path[0] ? server->clients.path : "the socket passed in",
+            "gradwired %s serves clients on %s, operators on %s, with %u lane%s and %u reduce thread%s",
+            server->version, server->clients.path[0] ? server->clients.path : "the socket passed in",
             server->admins.path[0] ? server->admins.path : "the socket passed in", server->n_lanes,
-            gwd_reduce_threads(server->reduce));
+            plural(server->n_lanes), gwd_reduce_threads(server->reduce), plural(gwd_reduce_threads(server->reduce)));
     (void)gwd_sd_ready("serving");
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);
 

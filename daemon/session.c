@@ -221,6 +221,11 @@ void gwd_session_settle(gwd_session_t *session) {
 
 /* ---- reading ------------------------------------------------------------------------------------ */
 
+/* One that has left its groups first ends in good order. */
+static void close_gone(gwd_session_t *session) {
+    gwd_session_close(session, GW_ERR_RANK_DIED, session->n_members ? "died or disconnected" : "disconnected");
+}
+
 /* Returns whether to read on. */
 static bool read_packet(gwd_session_t *session) {
     gw_frame_t frame;
@@ -247,7 +252,7 @@ static bool read_packet(gwd_session_t *session) {
     case GW_FRAME_SYSTEM:
         break;
     }
-    gwd_session_close(session, GW_ERR_RANK_DIED, "died or disconnected");
+    close_gone(session);
     return false;
 }
 
@@ -256,7 +261,7 @@ static void on_socket(uv_poll_t *poll, int status, int events) {
     int n = 0;
 
     if (status < 0 || (events & UV_DISCONNECT && !(events & UV_READABLE) && session->replies)) {
-        gwd_session_close(session, GW_ERR_RANK_DIED, "died or disconnected");
+        close_gone(session);
         return;
     }
     if (events & UV_WRITABLE)
@@ -301,7 +306,7 @@ static gw_status_t admit(gwd_server_t *server, gwd_role_t role, uid_t uid, gwd_u
     gw_status_t status;
 
     if (role == GWD_ROLE_CLIENT && server->n_sessions >= (uint64_t)server->config.limits_clients) {
-        snprintf(text, text_bytes, "%u clients are connected, and limits.clients is %lld", server->n_sessions,
+        snprintf(text, text_bytes, "as many clients are connected as limits.clients (%lld) allows",
                  (long long)server->config.limits_clients);
         return GW_ERR_QUOTA;
     }

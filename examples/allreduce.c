@@ -27,11 +27,11 @@ int main(int argc, char **argv) {
         if (file)
             passed = rank == 0 ? fwrite(&id, sizeof id, 1, file) : fread(&id, sizeof id, 1, file);
         if (file ? fclose(file) : rank == 0)
-            return perror(argv[3]), 1;
+            return fprintf(stderr, "%s: %m%s\n", argv[3], access(argv[3], F_OK) ? "" : "; remove it first"), 1;
     }
     check(gw_group_init(context, &id, nranks, rank, &group), "gw_group_init");
     check(gw_buffer_alloc(context, (uint64_t)count * sizeof(float), &buffer), "gw_buffer_alloc");
-    float *data = gw_buffer_data(buffer);
+    float *data = (float *)gw_buffer_data(buffer);
     for (int i = 0; i < count; i++)
         data[i] = (float)rank;
     check(gw_all_reduce(data, data, (uint64_t)count, GW_F32, GW_AVG, group, NULL), "gw_all_reduce");

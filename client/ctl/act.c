@@ -69,6 +69,6 @@ int gwctl_version(const gwctl_options_t *options, const char *const *arguments, 
             printf("gradwired  %s at %s\n", connection.version, gwctl_cell_text(connection.path).text);
     }
     if (code != GWCTL_OK)
-        fprintf(stderr, "gwctl: %s\n", connection.error);
+        gwctl_complain(&connection);
     return code;
 }

@@ -24,10 +24,12 @@
 
 typedef struct gwctl_paths {
     char path[GWCTL_PATHS][256];
+    const char *unfit[GWCTL_PATHS]; /* why a path is not even tried; NULL: it is */
     size_t count;
 } gwctl_paths_t;
 
 static void add_path(gwctl_paths_t *paths, const char *folder, size_t folder_bytes, const char *rest) {
+    paths->unfit[paths->count] = NULL;
     snprintf(paths->path[paths->count++], sizeof(paths->path[0]), "%.*s%s", (int)folder_bytes, folder, rest);
 }
 
@@ -57,8 +59,9 @@ static void find_paths(const char *socket_path, gwctl_paths_t *paths) {
     if (runtime != NULL && runtime[0] == '/')
         add_path(paths, runtime, strlen(runtime), "/gradwire/admin.sock");
     snprintf(folder, sizeof(folder), "/tmp/gradwire-%u", (unsigned)geteuid());
-    if (is_own_folder(folder))
-        add_path(paths, folder, strlen(folder), "/admin.sock");
+    add_path(paths, folder, strlen(folder), "/admin.sock");
+    if (!is_own_folder(folder))
+        paths->unfit[paths->count - 1] = "no such folder of this user";
     add_path(paths, "/run/gradwire", 13, "/admin.sock");
 }
 
@@ -82,29 +85,36 @@ static int connect_path(const char *path) {
     return fd;
 }
 
-static void say_no_daemon(const gwctl_paths_t *paths, char *error, size_t error_bytes) {
-    size_t used = (size_t)snprintf(error, error_bytes, "no daemon answers at");
-    for (size_t i = 0; i < paths->count && used < error_bytes; i++)
-        used += (size_t)snprintf(error + used, error_bytes - used, "%s %s", i == 0 ? "" : ",", paths->path[i]);
-    if (used < error_bytes)
-        snprintf(error + used, error_bytes - used, "; start gradwired, or name its admin socket with --socket");
+/* Adds to the list of what was tried. */
+static void note(gwctl_connection_t *connection, const char *path, const char *reason) {
+    size_t used = strlen(connection->error);
+    snprintf(connection->error + used, sizeof(connection->error) - used, "%s%s (%s)",
+             used > 0 ? ", " : "no daemon answers: tried ", path, reason);
 }
 
 static int connect_any(const gwctl_paths_t *paths, gwctl_connection_t *connection) {
     for (size_t i = 0; i < paths->count; i++) {
+        if (paths->unfit[i] != NULL) {
+            note(connection, paths->path[i], paths->unfit[i]);
+            continue;
+        }
         int fd = connect_path(paths->path[i]);
         if (fd >= 0) {
             connection->fd = fd;
             memcpy(connection->path, paths->path[i], sizeof(connection->path));
+            connection->error[0] = '\0';
             return GWCTL_OK;
         }
-        if (fd == -ENOENT || fd == -ECONNREFUSED || fd == -ENOTDIR)
+        if (fd == -ENOENT || fd == -ECONNREFUSED || fd == -ENOTDIR) {
+            note(connection, paths->path[i], strerror(-fd));
             continue;
-        const char *remedy = fd == -EACCES ? "; run gwctl as root, or as a member of socket.admin_group" : "";
-        snprintf(connection->error, sizeof(connection->error), "%s: %s%s", paths->path[i], strerror(-fd), remedy);
+        }
+        if (fd == -EACCES)
+            connection->remedy = "run gwctl as root, or as a member of socket.admin_group";
+        snprintf(connection->error, sizeof(connection->error), "%s: %s", paths->path[i], strerror(-fd));
         return GWCTL_FAILED;
     }
-    say_no_daemon(paths, connection->error, sizeof(connection->error));
+    connection->remedy = "start gradwired, or name its admin socket with --socket or GRADWIRE_ADMIN_SOCKET";
     return GWCTL_NO_DAEMON;
 }
 
@@ -183,7 +193,7 @@ static int introduce(gwctl_connection_t *connection, uint8_t *storage) {
 
 int gwctl_open(const char *socket_path, gwctl_connection_t *connection) {
     gwctl_paths_t paths;
-    *connection = (gwctl_connection_t){.fd = -1};
+    *connection = (gwctl_connection_t){.fd = -1, .remedy = ""};
     find_paths(socket_path, &paths);
     int code = connect_any(&paths, connection);
     if (code != GWCTL_OK)
@@ -200,6 +210,11 @@ void gwctl_close(gwctl_connection_t *connection) {
     if (connection->fd >= 0)
         close(connection->fd);
     connection->fd = -1;
+}
+
+void gwctl_complain(const gwctl_connection_t *connection) {
+    fprintf(stderr, "gwctl: %s%s%s\n", connection->error, connection->remedy[0] != '\0' ? "; " : "",
+            connection->remedy);
 }
 
 /* Appends one piece of the document; *last_out says whether it was the last. */
@@ -270,7 +285,7 @@ int gwctl_fetch(const gwctl_options_t *options, const char *command, const char 
         code = gwctl_ask(&connection, command, arguments, n_arguments, &json);
     gwctl_close(&connection);
     if (code != GWCTL_OK) {
-        fprintf(stderr, "gwctl: %s\n", connection.error);
+        gwctl_complain(&connection);
         return code;
     }
     if (options->json) {

@@ -45,8 +45,9 @@ static void check_version(gwctl_report_t *report, const char *version) {
 static void check_state(gwctl_report_t *report, const cJSON *status) {
     int serving = strcmp(gwctl_text(status, "state"), "serving") == 0;
     gwctl_check_t *check = gwctl_check_add(report, "state", serving ? GWCTL_CHECK_OK : GWCTL_CHECK_WARNING);
-    snprintf(check->detail, sizeof(check->detail), "%.20s, %.0f clients, %.0f groups", gwctl_text(status, "state"),
-             gwctl_number(status, "clients"), gwctl_number(status, "groups"));
+    double clients = gwctl_number(status, "clients"), groups = gwctl_number(status, "groups");
+    snprintf(check->detail, sizeof(check->detail), "%.20s, %.0f client%s, %.0f group%s", gwctl_text(status, "state"),
+             clients, clients == 1 ? "" : "s", groups, groups == 1 ? "" : "s");
     if (!serving)
         snprintf(check->remedy, sizeof(check->remedy), "restart gradwired when the last group has ended");
 }
@@ -88,11 +89,9 @@ static void check_daemon(gwctl_report_t *report, const gwctl_options_t *options)
     free(json);
     gwctl_check_t *check = gwctl_check_add(report, "daemon", status != NULL ? GWCTL_CHECK_OK : GWCTL_CHECK_FAILED);
     if (status == NULL) {
-        snprintf(check->detail, sizeof(check->detail), "%.250s", code != GWCTL_OK ? connection.error : "no JSON");
+        snprintf(check->detail, sizeof(check->detail), "%.760s", code != GWCTL_OK ? connection.error : "no JSON");
         snprintf(check->remedy, sizeof(check->remedy), "%s",
-                 code == GWCTL_NO_DAEMON
-                     ? "systemctl start gradwired, or run gradwired as this user"
-                     : "run gwctl as root or as the daemon's user, or see `journalctl -u gradwired`");
+                 connection.remedy[0] != '\0' ? connection.remedy : "see the daemon's log: `journalctl -u gradwired`");
         return;
     }
     snprintf(check->detail, sizeof(check->detail), "answers at %.200s", connection.path);

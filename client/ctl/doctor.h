@@ -9,7 +9,7 @@ typedef enum gwctl_verdict { GWCTL_CHECK_OK, GWCTL_CHECK_WARNING, GWCTL_CHECK_FA
 typedef struct gwctl_check {
     const char *name;
     gwctl_verdict_t verdict;
-    char detail[256]; /* what was found */
+    char detail[768]; /* what was found */
     char remedy[256]; /* what to do; "" when it is well */
 } gwctl_check_t;
 

@@ -13,10 +13,11 @@
  *   groups     [{"id", "nranks", "uid", "epoch", "engine", "why",
  *                "plan": [{"max_bytes", "engine", "mover", "codec", "chunk_bytes"}], "plan_hash": text, "lane",
  *                "state": "id" | "forming" | "ok" | "failed", "status": "GW_OK" and so on, "message",
- *                "last_completed", "in_flight",
+ *                "last_completed", "in_flight", "late"?: {"sequence", "waited_s", "ranks": [number]},
  *                "ranks": [{"rank", "present": true | false, "client", "pid", "uid", "host", "submitted",
  *                           "last_count", "last_ns"}]}]
  *              The last row of a plan has no upper end: max_bytes 2^64. chunk_bytes 0: one piece.
+ *              late: the operation that waits for ranks since deadline.late_ms, and for which.
  *              A group that is "id" or "forming" has no engine, plan and status; a rank
  *              that is not present has no client.
  *   buffers    [{"id", "client", "uid", "bytes", "kind", "path"?, "copied": true | false}]
@@ -61,9 +62,10 @@ typedef struct gwctl_options {
 typedef struct gwctl_connection {
     int fd;
     uint32_t request;
-    char path[256];   /* of the socket in use */
-    char version[32]; /* of the daemon */
-    char error[1024]; /* of the last call that failed: what, and what to do */
+    char path[256];     /* of the socket in use */
+    char version[32];   /* of the daemon */
+    char error[1024];   /* of the last call that failed: what */
+    const char *remedy; /* and what to do about it; "" where nothing is known */
 } gwctl_connection_t;
 
 /* Connects to the daemon's admin socket and introduces itself. Without a path it tries $GRADWIRE_ADMIN_SOCKET (alone,
@@ -72,6 +74,9 @@ typedef struct gwctl_connection {
  * Returns an exit code; `error` says why it is not GWCTL_OK. End it with gwctl_close. */
 int gwctl_open(const char *socket_path, gwctl_connection_t *connection);
 void gwctl_close(gwctl_connection_t *connection);
+
+/* Says on stderr why the last call failed, and what to do. */
+void gwctl_complain(const gwctl_connection_t *connection);
 
 /* Sends a command and collects its JSON text, which the caller frees. Returns an exit code, as gwctl_open. */
 int gwctl_ask(gwctl_connection_t *connection, const char *command, const char *const *arguments, size_t n_arguments,

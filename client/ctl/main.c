@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gradwire.h"
+
 /* Options that only some commands take. */
 enum { GWCTL_TAKES_JSON = 1, GWCTL_TAKES_WATCH = 2, GWCTL_TAKES_PROMETHEUS = 4 };
 
@@ -52,7 +54,8 @@ static void print_help(void) {
           "  --watch[=SECONDS]   stats: print again every 2 seconds, or as often as is said\n"
           "  --prometheus        stats: print in the text format of Prometheus\n"
           "  --list-commands     print the names of the commands\n"
-          "  --help              print this\n\n"
+          "  --version           print the version of gwctl\n"
+          "  -h, --help          print this\n\n"
           "Exit codes: 0 success, 1 failed, 2 wrong usage, 3 no daemon answers.\n",
           stdout);
 }
@@ -89,7 +92,7 @@ typedef struct gwctl_line {
     gwctl_options_t options;
     const char *words[8];
     size_t n_words;
-    bool help, names;
+    bool help, names, version;
 } gwctl_line_t;
 
 /* Takes the option at argv[*place] and moves *place to its last word. */
@@ -97,6 +100,8 @@ static int parse_option(int argc, char **argv, int *place, gwctl_line_t *line) {
     const char *option = argv[*place];
     if (strcmp(option, "--help") == 0 || strcmp(option, "-h") == 0) {
         line->help = true;
+    } else if (strcmp(option, "--version") == 0) {
+        line->version = true;
     } else if (strcmp(option, "--list-commands") == 0) {
         line->names = true;
     } else if (strcmp(option, "--json") == 0) {
@@ -161,6 +166,10 @@ int main(int argc, char **argv) {
         return code;
     if (line.help) {
         print_help();
+        return gwctl_finish(GWCTL_OK);
+    }
+    if (line.version) {
+        printf("gwctl %s\n", gw_version());
         return gwctl_finish(GWCTL_OK);
     }
     if (line.names) {

@@ -217,6 +217,14 @@ static void print_progress(const cJSON *group) {
     print_plan(group);
 }
 
+static void print_late(const cJSON *late) {
+    const cJSON *rank;
+    printf("  %soperation %.0f waits since %.0f s for rank", gwctl_colour(GWCTL_YELLOW), gwctl_number(late, "sequence"),
+           gwctl_number(late, "waited_s"));
+    cJSON_ArrayForEach(rank, cJSON_GetObjectItem(late, "ranks")) printf(" %.0f", cJSON_GetNumberValue(rank));
+    printf("%s\n", gwctl_colour(GWCTL_PLAIN));
+}
+
 static int print_group(const cJSON *group) {
     const char *state = gwctl_text(group, "state");
     bool active = cJSON_HasObjectItem(group, "status");
@@ -239,6 +247,8 @@ static int print_group(const cJSON *group) {
     }
     if (active)
         print_progress(group);
+    if (cJSON_HasObjectItem(group, "late"))
+        print_late(cJSON_GetObjectItem(group, "late"));
     return print_ranks(group, !active);
 }
 

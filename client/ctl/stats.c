@@ -114,7 +114,7 @@ static int watch(const gwctl_options_t *options, gwctl_connection_t *connection)
         char *json = NULL;
         code = gwctl_ask(connection, "stats", NULL, 0, &json);
         if (code != GWCTL_OK) {
-            fprintf(stderr, "gwctl: %s\n", connection->error);
+            gwctl_complain(connection);
             break;
         }
         if (options->json) {
@@ -148,7 +148,7 @@ static int ask_parsed(gwctl_connection_t *connection, const char *command, cJSON
     char *json = NULL;
     int code = gwctl_ask(connection, command, NULL, 0, &json);
     if (code != GWCTL_OK) {
-        fprintf(stderr, "gwctl: %s\n", connection->error);
+        gwctl_complain(connection);
         return code;
     }
     *document_out = gwctl_parse(json);
@@ -180,7 +180,7 @@ int gwctl_stats(const gwctl_options_t *options, const char *const *arguments, si
     }
     int code = gwctl_open(options->socket_path, &connection);
     if (code != GWCTL_OK) {
-        fprintf(stderr, "gwctl: %s\n", connection.error);
+        gwctl_complain(&connection);
         return code;
     }
     code = options->prometheus ? print_for_prometheus(&connection) : watch(options, &connection);

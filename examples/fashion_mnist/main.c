@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -20,14 +21,15 @@
 #define REFERENCE_STEPS_MOST 350 /* double precision takes twice the time: this ends with the single process */
 
 static const char usage[] =
-    "usage: fashion_mnist [--socket PATH] [--data FOLDER] [--out FOLDER] [--epochs N] [--seed N] [--admin-command "
-    "WORDS]\n"
+    "usage: fashion_mnist [--socket PATH] [--data FOLDER] [--out FOLDER] [--epochs N] [--seed N] [--daemon-pid N] "
+    "[--admin-command WORDS]\n"
     "Trains a perceptron on Fashion-MNIST in 4 processes that average gradients through gradwired.\n"
     "  --socket PATH   the daemon's client socket (default: where the library looks)\n"
     "  --data FOLDER   the data set (default: " DATA_FOLDER ")\n"
     "  --out FOLDER    where the picture of the loss curves goes (default: .)\n"
     "  --epochs N      passes over the images, 1 to 40 (default: 3)\n"
     "  --seed N        of weights and order (default: 1)\n"
+    "  --daemon-pid N  the daemon's, to tell its use of the cores from that of other programs\n"
     "  --admin-command WORDS   run before the group ends and shown in the report, for example 'gwctl groups'\n";
 
 static int parse_number(const char *text, long least, long most, long *value_out) {
@@ -45,10 +47,15 @@ static int parse_number(const char *text, long least, long most, long *value_out
 /* Returns 0, or the exit code plus 1. */
 static int parse_options(int argc, char **argv, struct run *run, const char **data_out) {
     static const struct option options[] = {
-        {"socket", required_argument, NULL, 's'}, {"data", required_argument, NULL, 'd'},
-        {"out", required_argument, NULL, 'o'},    {"epochs", required_argument, NULL, 'e'},
-        {"seed", required_argument, NULL, 'S'},   {"admin-command", required_argument, NULL, 'a'},
-        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
+        {"socket", required_argument, NULL, 's'},
+        {"data", required_argument, NULL, 'd'},
+        {"out", required_argument, NULL, 'o'},
+        {"epochs", required_argument, NULL, 'e'},
+        {"seed", required_argument, NULL, 'S'},
+        {"admin-command", required_argument, NULL, 'a'},
+        {"daemon-pid", required_argument, NULL, 'p'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     long number = 0;
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -74,6 +81,11 @@ static int parse_options(int argc, char **argv, struct run *run, const char **da
             if (parse_number(optarg, 0, 1000000000, &number))
                 return 3;
             run->seed = (uint64_t)number;
+            break;
+        case 'p':
+            if (parse_number(optarg, 1, INT_MAX, &number))
+                return 3;
+            run->daemon_pid = (int)number;
             break;
         case 'h':
             fputs(usage, stdout);

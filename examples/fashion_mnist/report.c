@@ -1,4 +1,6 @@
-/* report.c - judges the run: each claim is a PASS or a FAIL, and each has a control that must be caught. See run.h. */
+/* report.c - judges the run: each claim is a PASS or a FAIL, and each has a control that must be caught. See run.h.
+ *
+ * One claim may get a NOTE instead: overlap, when other programs were too busy to measure it. */
 #include "timing.h"
 
 #include <math.h>
@@ -10,6 +12,7 @@
 #define ACCURACY_BOUND 0.3  /* points between four ranks and one process */
 #define ACCURACY_LEAST 80.0 /* per cent: far above it when training works, 10 when it does not */
 #define EXPOSED_BOUND  0.5  /* of what is exposed without overlap */
+#define OTHERS_BOUND   0.05 /* of the cores: with more used by other programs a median may not fail */
 #define SINGLE_BOUND   1e-3 /* of the loss, four ranks to one process, at any step */
 
 static int failures;
@@ -115,6 +118,29 @@ static void print_shares(const char *name, const struct shares *s) {
            s->update, s->step);
 }
 
+/* When other programs use the cores, both medians grow by the time threads wait for one, and so come closer to each
+ * other. A bound met in spite of that counts; one not met says nothing about the exchange. */
+static void judge_overlap(const struct run *run, const struct shares *overlapped, const struct shares *apart) {
+    const double others = timing_others(run), on_us = overlapped->median_exposed * 1e3,
+                 apart_us = apart->median_exposed * 1e3;
+    const bool met = on_us <= EXPOSED_BOUND * apart_us;
+    if (met || others <= OTHERS_BOUND)
+        judge(met,
+              "overlap: %.0f us of the exchange exposed a step, without overlap %.0f us: %.2f of it (at most %.2f)",
+              on_us, apart_us, on_us / apart_us, EXPOSED_BOUND);
+    else
+        printf(
+            "NOTE  overlap: not judged: other programs used %.0f %% of the cores meanwhile; %.0f us exposed, %.0f us "
+            "without overlap\n",
+            100.0 * others, on_us, apart_us);
+    printf(
+        "      (medians on the rank that is last; of the quarter least disturbed: %.0f and %.0f us)\n"
+        "      (other programs%s used %.1f %% of the cores meanwhile; a FAIL needs a quiet machine: at most %.0f %%)\n",
+        overlapped->quarter_exposed * 1e3, apart->quarter_exposed * 1e3,
+        run->daemon_pid ? "" : ", the daemon among them as its pid is not known,", 100.0 * others,
+        100.0 * OTHERS_BOUND);
+}
+
 static void judge_times(const struct run *run) {
     struct shares trained, mode[MODES];
     if (timing_trained(run, &trained) || timing_measured(run, OVERLAPPED, &mode[OVERLAPPED]) ||
@@ -122,12 +148,7 @@ static void judge_times(const struct run *run) {
         judge(false, "out of memory");
         return;
     }
-    double overlapped = mode[OVERLAPPED].least_exposed, apart = mode[APART].least_exposed;
-    judge(overlapped <= EXPOSED_BOUND * apart,
-          "overlap: %.0f us of the exchange exposed a step, without overlap %.0f us: %.2f of it (at most %.2f)",
-          overlapped * 1e3, apart * 1e3, overlapped / apart, EXPOSED_BOUND);
-    printf("      (in the twentieth of the steps least disturbed by other programs; medians %.0f and %.0f us)\n",
-           mode[OVERLAPPED].median_exposed * 1e3, mode[APART].median_exposed * 1e3);
+    judge_overlap(run, &mode[OVERLAPPED], &mode[APART]);
     printf("\nWhere a step's time went, in ms, mean over the ranks\n"
            "  %-28s %8s %8s %8s %8s %8s %8s\n",
            "", "forward", "backward", "exchange", "waiting", "update", "step");

@@ -19,7 +19,7 @@ enum {
     RANKS = 4,
     BATCH = 64, /* images a rank and step */
     EPOCHS_MAX = 40,
-    ROUNDS = 5, /* of the measurement: each goes through all modes once */
+    ROUNDS = 12, /* of the measurement: each goes through all modes once, every other one backwards */
     ROUND_STEPS = 40,
 };
 
@@ -48,6 +48,15 @@ struct step {
     int64_t wait_end_ns[LAYERS];
 };
 
+/* Who used the cores that a trainer may run on, up to some moment. */
+struct usage {
+    int64_t at_ns;     /* when, CLOCK_MONOTONIC */
+    int64_t busy_ns;   /* all programs, summed over the cores */
+    int64_t own_ns;    /* this process */
+    int64_t daemon_ns; /* 0 when its pid is not known */
+    int cores;
+};
+
 /* Written by the processes, read by the first. */
 struct results {
     gw_unique_id_t id;
@@ -62,6 +71,7 @@ struct results {
     uint64_t flipped_hash;             /* rank 0's, after one bit of one parameter was flipped */
     uint64_t round_hash[ROUNDS][MODES][RANKS];
     int64_t single_correct;
+    struct usage usage_begin[RANKS], usage_end[RANKS]; /* of the measurement */
 };
 
 struct run {
@@ -69,6 +79,7 @@ struct run {
     const char *output_folder;
     const char *admin_command; /* shows what the daemon knows of the group; NULL: is not asked */
     char *admin_view;          /* what it printed; the first process's own */
+    int daemon_pid;            /* 0: not known */
     uint64_t seed;
     int epochs;
     int64_t epoch_steps;
@@ -92,6 +103,9 @@ static inline int64_t now_ns(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
+
+/* Returns 0, or -1 after printing what is wrong. */
+int usage_read(const struct run *run, struct usage *usage_out);
 
 /* The processes: each returns the exit code. */
 int trainer_run(const struct run *run, int rank);

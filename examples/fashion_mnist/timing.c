@@ -68,7 +68,7 @@ static int shares_of(struct step *const *steps, int64_t count, struct shares *sh
                                   .other = sum.other / n,
                                   .update = sum.update / n,
                                   .step = sum.step / n,
-                                  .least_exposed = exposed[count / 20],
+                                  .quarter_exposed = exposed[count / 4],
                                   .median_exposed = exposed[count / 2]};
     /* The rest; with overlap the calls of gw_submit lie inside the backward pass. */
     shares_out->backward =
@@ -97,6 +97,15 @@ int timing_measured(const struct run *run, enum mode mode, struct shares *shares
             for (int r = 0; r < RANKS; r++)
                 steps[count * RANKS + r] = measured_step(run, r, round, (int)mode, s);
     return shares_of(steps, count, shares_out);
+}
+
+double timing_others(const struct run *run) {
+    const struct usage *begin = run->results->usage_begin, *end = run->results->usage_end;
+    int64_t others_ns = end[0].busy_ns - begin[0].busy_ns - (end[0].daemon_ns - begin[0].daemon_ns);
+    for (int r = 0; r < RANKS; r++)
+        others_ns -= end[r].own_ns - begin[r].own_ns;
+    /* The kernel counts busy cores in ticks and processes exactly, so a little below 0 is possible. */
+    return (double)later(others_ns, 0) / ((double)(end[0].at_ns - begin[0].at_ns) * end[0].cores);
 }
 
 void timing_lateness(const struct run *run, struct lateness *lateness_out) {

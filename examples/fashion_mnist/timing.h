@@ -13,9 +13,9 @@
 /* Of one step in ms: means over ranks and steps. */
 struct shares {
     double forward, backward, exposed, other, update, step;
-    /* What was exposed on the rank that was last. When other programs use the cores, most steps measure how long a
-     * thread waits for a core; the least disturbed of them, the lowest twentieth, measure the exchange. */
-    double least_exposed, median_exposed;
+    /* What was exposed on the rank that was last: the median of the steps, which other programs on the cores disturb,
+     * and the quarter, which they disturb least. */
+    double median_exposed, quarter_exposed;
 };
 
 /* The whole training. Returns 0, or -1 when memory is short. */
@@ -23,6 +23,10 @@ int timing_trained(const struct run *run, struct shares *shares_out);
 
 /* One mode of the measurement, without the first steps of each round. */
 int timing_measured(const struct run *run, enum mode mode, struct shares *shares_out);
+
+/* The share of the cores' time that others than the trainers and the daemon used during the measurement: 0 to 1. The
+ * daemon counts as another program when its pid is not known. */
+double timing_others(const struct run *run);
 
 struct lateness {
     int64_t last_count[RANKS]; /* steps of the training in which this rank ended its backward pass last */

@@ -116,14 +116,15 @@ static int backward(struct trainer *t, enum mode mode, struct step *step) {
     return 0;
 }
 
-static int exchange_apart(struct trainer *t, struct step *step) {
-    for (int l = LAYERS - 1; l >= 0; l--)
+/* Waits for all gradients, and only then changes parameters: gw_group_check tells whether they can be trusted. */
+static int finish_exchange(struct trainer *t, enum mode mode, struct step *step) {
+    for (int l = LAYERS - 1; l >= 0 && mode == APART; l--)
         if (submit(t, l, step))
             return -1;
-    for (int l = LAYERS - 1; l >= 0; l--)
+    for (int l = LAYERS - 1; l >= 0 && mode != OFF; l--)
         if (wait_for(t, l, step))
             return -1;
-    return 0;
+    return check(t, gw_group_check(t->group, NULL), "gw_group_check");
 }
 
 /* One step on the images index[0..BATCH-1]; `out` is zero before. */
@@ -132,17 +133,14 @@ static int train_step(struct trainer *t, enum mode mode, const uint32_t *index, 
     dataset_gather(&t->run->train, index, BATCH, t->net.input[0], t->net.labels);
     out->loss = mlp_forward(&t->net, BATCH);
     out->forward_ns = now_ns();
-    if (backward(t, mode, out) || (mode == APART && exchange_apart(t, out)))
+    if (backward(t, mode, out) || finish_exchange(t, mode, out))
         return -1;
-    for (int l = LAYERS - 1; l >= 0; l--) {
-        if (mode == OVERLAPPED && wait_for(t, l, out))
-            return -1;
-        int64_t begin_ns = now_ns();
+    int64_t begin_ns = now_ns();
+    for (int l = LAYERS - 1; l >= 0; l--)
         mlp_update(&t->net, l, (float)rate, (float)MOMENTUM);
-        out->update_total_ns += now_ns() - begin_ns;
-    }
     out->end_ns = now_ns();
-    return check(t, gw_group_check(t->group, NULL), "gw_group_check");
+    out->update_total_ns = out->end_ns - begin_ns;
+    return 0;
 }
 
 /* Each rank tests a part of the test images; the counts are added up through the daemon. */
@@ -186,12 +184,16 @@ static int train(struct trainer *t, int64_t *count) {
     return 0;
 }
 
-/* The same first steps of the training again and again, in all modes in turn. */
+/* The same first steps of the training again and again, in all modes in turn: forwards, backwards, and so on, so that
+ * no mode always comes first. */
 static int measure(struct trainer *t) {
     const struct run *run = t->run;
     shard_order(run->seed, 0, t->rank, RANKS, run->train.count, t->order);
+    if (check(t, gw_barrier(t->group, NULL), "gw_barrier") || usage_read(run, &run->results->usage_begin[t->rank]))
+        return -1;
     for (int round = 0; round < ROUNDS; round++) {
-        for (int mode = 0; mode < MODES; mode++) {
+        for (int turn = 0; turn < MODES; turn++) {
+            const int mode = round % 2 == 0 ? turn : MODES - 1 - turn;
             mlp_start(&t->net, run->seed);
             if (check(t, gw_barrier(t->group, NULL), "gw_barrier"))
                 return -1;
@@ -203,7 +205,9 @@ static int measure(struct trainer *t) {
             run->results->round_hash[round][mode][t->rank] = mlp_hash(&t->net);
         }
     }
-    return 0;
+    if (check(t, gw_barrier(t->group, NULL), "gw_barrier"))
+        return -1;
+    return usage_read(run, &run->results->usage_end[t->rank]);
 }
 
 int trainer_run(const struct run *run, int rank) {

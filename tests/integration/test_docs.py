@@ -1,14 +1,13 @@
-"""test_docs.py - what the documents say of the code is so: the README's program, its scripts, the example configuration"""
+"""test_docs.py - what documents say is so: the README's program and scripts, the example configuration"""
 
 import os
 import subprocess
 
-from gwtest import ROOT
-from ranks import PATIENCE_S, check, contains, equal, main, program
+from ranks import PATIENCE_S, check, contains, equal, gwtest, main, program
 
 
 def _read(*path):
-    with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
+    with open(os.path.join(gwtest.ROOT, *path), encoding="utf-8") as file:
         return file.read()
 
 
@@ -23,7 +22,7 @@ def the_README_names_scripts_that_can_be_run():
     readme = _read("README.md")
     for script in ("scripts/demo", "scripts/test"):
         contains(readme, script)
-        check(os.access(os.path.join(ROOT, script), os.X_OK), f"{script} cannot be run")
+        check(os.access(os.path.join(gwtest.ROOT, script), os.X_OK), f"{script} cannot be run")
 
 
 def the_example_configuration_is_what_the_daemon_prints():
