@@ -89,7 +89,9 @@ typedef struct gw_context gw_context_t; /* a connection to the daemon */
 typedef struct gw_group gw_group_t;     /* a rank's membership of a group */
 typedef struct gw_buffer gw_buffer_t;   /* memory that the daemon can reach */
 typedef struct gw_bucket gw_bucket_t;   /* a declared operation, submitted again and again */
-typedef struct { unsigned char bytes[128]; } gw_unique_id_t;
+typedef struct {
+    unsigned char bytes[128];
+} gw_unique_id_t;
 
 /* Where the input becomes ready and the result is needed. A CUDA stream where a device is used;
  * NULL on the host: the input is ready when gw_submit is called. */
@@ -127,7 +129,8 @@ typedef struct gw_options {
     const char *socket_path; /* NULL: the search order below */
     const char *client_name; /* shown by gwctl; NULL: the name of the program */
 } gw_options_t;
-#define GW_OPTIONS_INIT {sizeof(gw_options_t), NULL, NULL}
+#define GW_OPTIONS_INIT                                                                                                \
+    { sizeof(gw_options_t), NULL, NULL }
 
 /* Connects to the daemon. Without socket_path it tries, in this order: $GRADWIRE_SOCKET (alone, if
  * set), $XDG_RUNTIME_DIR/gradwire/client.sock, /tmp/gradwire-<uid>/client.sock (only if the folder is
@@ -249,16 +252,17 @@ typedef struct gw_bucket_desc {
     const char *name;    /* shown in errors, statistics and gwctl; must agree on all ranks; NULL: "" */
     gw_collective_t collective;
     gw_type_t type;
-    gw_redop_t redop;    /* ignored where nothing is reduced */
-    int root;            /* broadcast and reduce only */
-    uint64_t count;      /* elements; 0 is allowed and completes */
-    const void *send;    /* inside a buffer of the group's context, aligned to the type */
-    void *recv;          /* likewise */
-    int priority;        /* -128..127: among complete buckets the highest is reduced first; 0 is normal */
+    gw_redop_t redop;            /* ignored where nothing is reduced */
+    int root;                    /* broadcast and reduce only */
+    uint64_t count;              /* elements; 0 is allowed and completes */
+    const void *send;            /* inside a buffer of the group's context, aligned to the type */
+    void *recv;                  /* likewise */
+    int priority;                /* -128..127: among complete buckets the highest is reduced first; 0 is normal */
     const gw_matrix_t *matrices; /* layout, copied; may be NULL */
     size_t n_matrices;
 } gw_bucket_desc_t;
-#define GW_BUCKET_DESC_INIT {sizeof(gw_bucket_desc_t), NULL, GW_ALL_REDUCE, GW_F32, GW_SUM, 0, 0, NULL, NULL, 0, NULL, 0}
+#define GW_BUCKET_DESC_INIT                                                                                            \
+    { sizeof(gw_bucket_desc_t), NULL, GW_ALL_REDUCE, GW_F32, GW_SUM, 0, 0, NULL, NULL, 0, NULL, 0 }
 
 /* Declares a bucket with the daemon.
  * Ownership: end it with gw_bucket_free; gw_group_free ends what is left.  Blocking: a round trip.
@@ -294,8 +298,8 @@ GW_API gw_status_t gw_all_reduce(const void *send, void *recv, uint64_t count, g
                                  gw_group_t *group, gw_queue_t queue);
 GW_API gw_status_t gw_reduce_scatter(const void *send, void *recv, uint64_t recv_count, gw_type_t type,
                                      gw_redop_t redop, gw_group_t *group, gw_queue_t queue);
-GW_API gw_status_t gw_all_gather(const void *send, void *recv, uint64_t send_count, gw_type_t type,
-                                 gw_group_t *group, gw_queue_t queue);
+GW_API gw_status_t gw_all_gather(const void *send, void *recv, uint64_t send_count, gw_type_t type, gw_group_t *group,
+                                 gw_queue_t queue);
 GW_API gw_status_t gw_broadcast(const void *send, void *recv, uint64_t count, gw_type_t type, int root,
                                 gw_group_t *group, gw_queue_t queue);
 GW_API gw_status_t gw_reduce(const void *send, void *recv, uint64_t count, gw_type_t type, gw_redop_t redop, int root,

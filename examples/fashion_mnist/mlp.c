@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const int mlp_outputs[LAYERS] = {256, 512, 512, 256, CLASSES};
+const int mlp_outputs[LAYERS] = {128, 1024, 1024, 256, CLASSES};
 
 int mlp_inputs(int layer) {
     return layer == 0 ? PIXELS : mlp_outputs[layer - 1];

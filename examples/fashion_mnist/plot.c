@@ -192,17 +192,15 @@ static void draw_times(FILE *out, const struct run *run) {
                 text(out, x + width / 2, y + tall / 2 + 4, "middle", 12, i == 2 ? "#ffffff" : INK, label);
         }
         text(out, x + width / 2, top + height + 19, "middle", 13, INK, mode_name[m]);
-        snprintf(label, sizeof label, "last rank: %.2f", shares[m].median_exposed);
-        text(out, x + width / 2, top + height + 37, "middle", 12, RED, "exposed on the");
-        text(out, x + width / 2, top + height + 52, "middle", 12, RED, label);
+        snprintf(label, sizeof label, "median %.2f", shares[m].median_exposed);
+        text(out, x + width / 2, top + height + 37, "middle", 12, RED, label);
     }
     for (int i = 0; i < 5; i++) {
         double y = 480 + i * 26;
         fprintf(out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"16\" height=\"16\" fill=\"%s\"/>\n", left, y, part_colour[i]);
         text(out, left + 26, y + 13, "start", 13, INK, part_name[i]);
     }
-    text(out, left, 628, "start", 13, RED, "Exposed on the last rank: median of the steps, on the");
-    text(out, left, 646, "start", 13, RED, "rank whose backward pass ends last.");
+    text(out, left, 628, "start", 13, RED, "Exposed: a rank waits though all have submitted.");
 }
 
 int plot_write(const struct run *run, const char *path) {

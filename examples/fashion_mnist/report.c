@@ -118,8 +118,8 @@ static void print_shares(const char *name, const struct shares *s) {
            s->update, s->step);
 }
 
-/* When other programs use the cores, both medians grow by the time threads wait for one, and so come closer to each
- * other. A bound met in spite of that counts; one not met says nothing about the exchange. */
+/* When other programs use the cores, both medians grow by the time that threads wait for one. A bound met in spite of
+ * that counts; one not met says nothing about the exchange. */
 static void judge_overlap(const struct run *run, const struct shares *overlapped, const struct shares *apart) {
     const double others = timing_others(run), on_us = overlapped->median_exposed * 1e3,
                  apart_us = apart->median_exposed * 1e3;
@@ -134,7 +134,7 @@ static void judge_overlap(const struct run *run, const struct shares *overlapped
             "without overlap\n",
             100.0 * others, on_us, apart_us);
     printf(
-        "      (medians on the rank that is last; of the quarter least disturbed: %.0f and %.0f us)\n"
+        "      (medians of the steps; of the quarter least disturbed: %.0f and %.0f us)\n"
         "      (other programs%s used %.1f %% of the cores meanwhile; a FAIL needs a quiet machine: at most %.0f %%)\n",
         overlapped->quarter_exposed * 1e3, apart->quarter_exposed * 1e3,
         run->daemon_pid ? "" : ", the daemon among them as its pid is not known,", 100.0 * others,

@@ -19,7 +19,7 @@ enum {
     RANKS = 4,
     BATCH = 64, /* images a rank and step */
     EPOCHS_MAX = 40,
-    ROUNDS = 12, /* of the measurement: each goes through all modes once, every other one backwards */
+    ROUNDS = 8, /* of the measurement: each goes through all modes once, every other one backwards */
     ROUND_STEPS = 40,
 };
 
@@ -44,6 +44,7 @@ struct step {
     int64_t end_ns;
     int64_t submit_total_ns; /* a duration: spent in gw_submit */
     int64_t update_total_ns;
+    int64_t submit_end_ns[LAYERS];
     int64_t wait_begin_ns[LAYERS];
     int64_t wait_end_ns[LAYERS];
 };

@@ -22,30 +22,48 @@ static int last_rank(struct step *const step[RANKS]) {
     return last;
 }
 
-/* How long the step waited in all, or only from a time on. */
-static int64_t waited_ns(const struct step *s, int64_t from_ns) {
-    int64_t total_ns = 0;
-    for (int l = 0; l < LAYERS; l++)
-        total_ns += later(s->wait_end_ns[l], from_ns) - later(s->wait_begin_ns[l], from_ns);
-    return total_ns;
+/* When all ranks had submitted the bucket of a layer: from then on it is the exchange that a rank waits for. */
+static int64_t matched_ns(struct step *const step[RANKS], int layer) {
+    int64_t matched = 0;
+    for (int r = 0; r < RANKS; r++)
+        matched = later(matched, step[r]->submit_end_ns[layer]);
+    return matched;
 }
 
-/* Adds one step of all ranks; returns what was exposed on the last rank. */
+static int64_t waited_ns(const struct step *s) {
+    int64_t total = 0;
+    for (int l = 0; l < LAYERS; l++)
+        total += s->wait_end_ns[l] - s->wait_begin_ns[l];
+    return total;
+}
+
+/* What of a rank's waiting came after all ranks had submitted what it waited for. */
+static int64_t exposed_ns(struct step *const step[RANKS], int rank) {
+    const struct step *s = step[rank];
+    int64_t total = 0;
+    for (int l = 0; l < LAYERS; l++) {
+        int64_t from = later(s->wait_begin_ns[l], matched_ns(step, l));
+        total += later(s->wait_end_ns[l] - from, 0);
+    }
+    return total;
+}
+
+/* Adds one step of all ranks; returns what was exposed on the rank that could go on first. */
 static double add_step(struct step *const step[RANKS], struct shares *sum) {
-    const struct step *last = step[last_rank(step)];
-    const int64_t last_ns = last->submit_total_ns + waited_ns(last, last->backward_ns);
+    int64_t exposed = exposed_ns(step, 0);
+    for (int r = 1; r < RANKS; r++) {
+        int64_t its = exposed_ns(step, r);
+        exposed = its < exposed ? its : exposed;
+    }
     for (int r = 0; r < RANKS; r++) {
         const struct step *s = step[r];
-        int64_t all_ns = s->submit_total_ns + waited_ns(s, 0);
-        int64_t exposed_ns = s->submit_total_ns + waited_ns(s, last->backward_ns);
-        exposed_ns = exposed_ns < last_ns ? exposed_ns : last_ns;
-        sum->exposed += ms(exposed_ns) / RANKS;
-        sum->other += ms(all_ns - exposed_ns) / RANKS;
+        sum->exposed += ms(exposed) / RANKS;
+        sum->other += ms(s->submit_total_ns + waited_ns(s) - exposed) / RANKS;
         sum->forward += ms(s->forward_ns - s->begin_ns) / RANKS;
         sum->update += ms(s->update_total_ns) / RANKS;
         sum->step += ms(s->end_ns - s->begin_ns) / RANKS;
     }
-    return ms(last_ns);
+    return ms(exposed);
 }
 
 static int compare(const void *a, const void *b) {

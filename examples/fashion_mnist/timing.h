@@ -1,9 +1,9 @@
 /* timing.h - where the time of a step went, and which rank was last.
  *
  * Four trainers on few cores take turns: a rank often waits for another that still computes, or for a free core. No
- * exchange, however fast, can hide that. But the rank that ends its backward pass last waits for nobody: what it spends
- * in gw_submit and gw_wait is the exchange itself, *exposed*. Another rank's waiting counts as exposed up to the same
- * time, when it comes after every backward pass has ended; the rest of it is *other* waiting.
+ * exchange, however fast, can hide that. What counts as the exchange, *exposed*, is the time that a rank waits for a
+ * bucket after all ranks have submitted it, on the rank that can go on first: the others wait for a core. The rest of
+ * the waiting, and the calls of gw_submit, are *other*.
  */
 #ifndef FASHION_TIMING_H
 #define FASHION_TIMING_H
@@ -13,8 +13,7 @@
 /* Of one step in ms: means over ranks and steps. */
 struct shares {
     double forward, backward, exposed, other, update, step;
-    /* What was exposed on the rank that was last: the median of the steps, which other programs on the cores disturb,
-     * and the quarter, which they disturb least. */
+    /* Of what was exposed in a step: the median, and the quarter that other programs on the cores disturb least. */
     double median_exposed, quarter_exposed;
 };
 

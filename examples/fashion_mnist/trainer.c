@@ -92,7 +92,8 @@ static int submit(struct trainer *t, int layer, struct step *step) {
     int64_t begin_ns = now_ns();
     if (check(t, gw_submit(t->bucket[layer], NULL, &t->op[layer]), "gw_submit"))
         return -1;
-    step->submit_total_ns += now_ns() - begin_ns;
+    step->submit_end_ns[layer] = now_ns();
+    step->submit_total_ns += step->submit_end_ns[layer] - begin_ns;
     return 0;
 }
 
