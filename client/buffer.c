@@ -105,7 +105,6 @@ gw_status_t gw_buffer_find(gw_context_t *context, const void *data, uint64_t byt
 
 /* ---- making ------------------------------------------------------------------------------------- */
 
-/* A sealed memfd without holes. */
 /* fallocate would take page after page until the kernel ends somebody for it. */
 static bool fits_in_host(size_t bytes) {
     struct sysinfo info;
@@ -113,6 +112,7 @@ static bool fits_in_host(size_t bytes) {
     return sysinfo(&info) != 0 || bytes / info.mem_unit <= (uint64_t)info.totalram + info.totalswap;
 }
 
+/* A sealed memfd without holes. */
 static gw_status_t make_memfd(size_t bytes, int *fd_out) {
     gw_status_t status;
     int fd;

@@ -34,11 +34,12 @@ static bool same(const gw_bucket_desc_t *a, const gw_bucket_desc_t *b) {
            a->count == b->count && a->send == b->send && a->recv == b->recv;
 }
 
-/* Finds and pins a bucket for these arguments; NULL if there is none. The lock is held. */
+/* Finds and pins a free bucket for these arguments; NULL if there is none. The lock is held. */
 static gw_bucket_t *find(gw_group_t *group, const gw_bucket_desc_t *desc, uint64_t hash) {
     for (unsigned i = 0; i < group->n_cached; i++) {
         gw_bucket_t *bucket = group->cache[i].bucket;
-        if (group->cache[i].hash == hash && same(&bucket->desc, desc) && !bucket->released) {
+        if (group->cache[i].hash == hash && same(&bucket->desc, desc) && !bucket->released &&
+            bucket->pins == 0) { /* another thread that calls the same at once has a bucket of its own */
             bucket->pins++;
             bucket->last_round = ++group->round;
             return bucket;

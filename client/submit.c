@@ -83,9 +83,10 @@ static void sleep_on(_Atomic uint32_t *word, uint32_t value, int64_t ns) {
 
 /* Looks at the word for a short while and lets others run in between: waking a thread that sleeps costs tens
  * of microseconds on many machines, more than a small operation takes. */
-static bool spin_on(const gw_slot_t *slot, uint64_t sequence) {
+static bool spin_on(const gw_slot_t *slot, uint64_t sequence, int64_t deadline_ns) {
     int64_t end_ns = now_ns() + SPIN_NS;
 
+    end_ns = end_ns < deadline_ns ? end_ns : deadline_ns;
     do {
         if (gw_slots_reached(atomic_load_explicit(&slot->done, memory_order_acquire), sequence))
             return true;
@@ -98,7 +99,7 @@ gw_status_t gw_group_await(gw_group_t *group, uint64_t sequence, int64_t deadlin
     gw_slot_t *slot = gw_slots_at(group->slots, sequence, group->credits);
     bool gone = false;
 
-    if (deadline_ns > now_ns() && spin_on(slot, sequence))
+    if (spin_on(slot, sequence, deadline_ns))
         return GW_OK;
     for (;;) {
         uint32_t word = atomic_load_explicit(&slot->done, memory_order_acquire);

@@ -38,7 +38,6 @@ static bool held_up(const gwd_waiter_t *missing, const gwd_waiter_t *other) {
 static bool look(search_t *search, gwd_group_t *from, const gwd_waiter_t *missing, const gwd_member_t *member) {
     gwd_group_t *to = member->group;
 
-    search->looks++;
     if (to == from || !waits(to, search->limit_ns) || !held_up(missing, &to->waiting.waiters[member->rank]))
         return false;
     if (to == search->start) {
@@ -57,14 +56,14 @@ static bool look(search_t *search, gwd_group_t *from, const gwd_waiter_t *missin
 
 /* Looks at everybody who is missing in a group. */
 static bool look_at_group(search_t *search, gwd_group_t *group) {
-    for (uint32_t r = 0; r < group->nranks; r++) {
+    for (uint32_t r = 0; r < group->nranks && search->looks < LOOKS_MAX; r++) {
         const gwd_waiter_t *missing = &group->waiting.waiters[r];
         const gwd_table_t *members;
 
         if (missing->submitted || !group->members[r])
             continue;
         members = &group->members[r]->session->members;
-        for (uint32_t i = 0; i < members->capacity && search->looks < LOOKS_MAX; i++)
+        for (uint32_t i = 0; i < members->capacity && search->looks++ < LOOKS_MAX; i++)
             if (members->items[i] && look(search, group, missing, members->items[i]))
                 return true;
     }

@@ -220,7 +220,8 @@ void gwd_lane_group_leave(gwd_lane_group_t *group, const gwd_command_t *command)
 
     if (hurts)
         describe_loss(group, rank, command->text, text, sizeof(text));
-    if (command->status != GW_ERR_RANK_LEFT) /* a rank that was removed is told so, like the others */
+    if (command->status != GW_ERR_RANK_LEFT &&
+        group->status == GW_OK) /* a rank that was removed is told so, like the others */
         write_failure(rank, command->status, command->text);
     gwd_lane_watch_channel(group->lane, rank, false);
     close(rank->info.channel_fd);
@@ -262,7 +263,26 @@ void gwd_lane_group_release(gwd_lane_group_t *group) {
     lane->ended = group;
 }
 
+/* Operations of groups that ended may still be in the list of those whose inputs are not ready. */
+static void forget_ended_waiting(gwd_lane_t *lane) {
+    gwd_op_t **at = &lane->waiting;
+
+    lane->last_waiting = NULL;
+    while (*at) {
+        gwd_op_t *op = *at;
+
+        if (op->state == GWD_OP_WAITING) {
+            lane->last_waiting = op;
+            at = &op->next_waiting;
+        } else {
+            *at = op->next_waiting;
+        }
+    }
+}
+
 void gwd_lane_free_ended(gwd_lane_t *lane) {
+    if (lane->ended)
+        forget_ended_waiting(lane);
     while (lane->ended) {
         gwd_lane_group_t *group = lane->ended;
 

@@ -246,18 +246,21 @@ unsigned gwd_reduce_threads(const gwd_reduce_t *reduce) {
 void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job) {
     gwd_job_t **at = &job->share->jobs;
     uint64_t wake;
+    bool idle;
 
     job->front = 0;
     job->back = job->n_chunks;
     job->running = 0;
     pthread_mutex_lock(&reduce->mutex);
+    idle = reduce->users.first == NULL;
     if (!job->share->jobs)
         begin_turns(reduce, job->share);
     while (*at && (*at)->priority >= job->priority)
         at = &(*at)->next;
     job->next = *at;
     *at = job;
-    wake = job->n_chunks - 1 < reduce->sleeping ? job->n_chunks - 1 : reduce->sleeping; /* one is the lane's */
+    wake = job->n_chunks - idle; /* a lane that had nothing to do does one itself */
+    wake = wake < reduce->sleeping ? wake : reduce->sleeping;
     for (; wake > 0; wake--)
         pthread_cond_signal(&reduce->work);
     pthread_mutex_unlock(&reduce->mutex);

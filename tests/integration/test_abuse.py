@@ -337,6 +337,20 @@ def an_input_that_never_becomes_ready():
 # ---- sockets --------------------------------------------------------------------------------------------
 
 
+def groups_that_end_while_many_inputs_never_become_ready():
+    with Daemon() as daemon, gw.Client(daemon.socket) as client:
+        for _ in range(10):
+            groups = [gw.join([client])[0] for _ in range(3)]
+            for group in groups:
+                bucket = group.bucket("b", collective=gw.BARRIER)
+                for _ in range(64):
+                    group.submit(bucket, ready=False)
+            time.sleep(0.01)
+            for n in (1, 2, 0):  # the lane looks at a part of their operations at a time
+                groups[n].leave()
+                time.sleep(0.01)
+
+
 def a_client_that_never_reads_its_answers():
     with Daemon() as daemon:
         client = gw.Client(daemon.socket)

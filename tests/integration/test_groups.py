@@ -1,9 +1,11 @@
 """test_groups.py - what a trainer may do with groups: several of them, many buckets in flight, priorities, splits,
 waiting in every way, memory of every kind"""
 
+import os
+import subprocess
 import time
 
-from ranks import Daemon, check, contains, equal, exchange, join, main, prepare, submit, until
+from ranks import (SLOW, Daemon, check, contains, equal, exchange, join, main, prepare, program, submit, until)
 
 
 def several_groups_of_one_process():
@@ -345,6 +347,13 @@ def joining_in_any_order():
             for rank in ranks:
                 rank.ok("wait g 1 5000")
                 rank.close()
+
+
+def threads_of_a_rank_call_the_same_collective_at_once():
+    with Daemon() as daemon:
+        result = subprocess.run([program("tests/integration/threads")], capture_output=True, text=True, check=False,
+                                env=dict(os.environ, GRADWIRE_SOCKET=daemon.socket), timeout=30 * SLOW)
+        equal(result.returncode, 0, f"exit code ({result.stderr})")
 
 
 if __name__ == "__main__":
