@@ -8,6 +8,8 @@
 #include "buffer.h"
 #include "gradwire.h"
 
+struct gw_waiter;
+
 /* The memory that a rank sends from or receives into; buffer NULL where it uses none. */
 typedef struct gw_span {
     gw_buffer_t *buffer;
@@ -35,7 +37,11 @@ gw_status_t gw_bucket_open(gw_group_t *group, const gw_bucket_desc_t *desc, gw_b
 gw_status_t gw_bucket_end(gw_bucket_t *bucket);
 
 /* Submits. `waiter` is the thread that will wait for it next, 0 if none does at once. */
-gw_status_t gw_bucket_submit(gw_bucket_t *bucket, gw_queue_t queue, uint64_t waiter, gw_op_t *op_out);
+gw_status_t gw_bucket_submit(gw_bucket_t *bucket, gw_queue_t queue, uint64_t thread, struct gw_waiter *waiter,
+                             gw_op_t *op_out);
+
+/* Waits for an operation that gw_bucket_submit gave `waiter` to. */
+gw_status_t gw_bucket_await(gw_group_t *group, gw_op_t op, struct gw_waiter *waiter, int64_t deadline_ns);
 
 /* Whether the bucket has no unfinished operation. One that has ended is settled: copied out, its status
  * recorded. The group's lock is held. */

@@ -103,6 +103,7 @@ static gw_status_t get(gw_group_t *group, const gw_bucket_desc_t *desc, gw_bucke
 }
 
 static gw_status_t run(gw_group_t *group, gw_queue_t queue, gw_bucket_desc_t *desc) {
+    gw_waiter_t waiter = {.ended = false};
     gw_bucket_t *bucket;
     gw_op_t op;
 
@@ -116,9 +117,9 @@ static gw_status_t run(gw_group_t *group, gw_queue_t queue, gw_bucket_desc_t *de
     status = get(group, desc, &bucket);
     if (status != GW_OK)
         return status;
-    status = gw_bucket_submit(bucket, queue, (uint64_t)gettid(), &op);
+    status = gw_bucket_submit(bucket, queue, (uint64_t)gettid(), &waiter, &op);
     if (status == GW_OK)
-        status = gw_wait(group, op, GW_NO_TIMEOUT);
+        status = gw_bucket_await(group, op, &waiter, INT64_MAX);
     pthread_mutex_lock(&group->lock);
     bucket->pins--;
     pthread_mutex_unlock(&group->lock);

@@ -17,10 +17,19 @@
 
 enum { GW_CACHE_SIZE = 256 };
 
+/* A thread that waits for an operation, on its stack. Whoever sees the end tells all of them: the record may serve a
+ * later operation before a slow thread comes to look. */
+typedef struct gw_waiter {
+    struct gw_waiter *next;
+    bool ended;
+    gw_status_t status; /* valid once ended */
+} gw_waiter_t;
+
 typedef struct gw_record {
     uint64_t sequence;
-    gw_bucket_t *bucket; /* NULL once the end has been seen */
-    gw_status_t status;  /* valid from then on */
+    gw_bucket_t *bucket;  /* NULL once the end has been seen */
+    gw_status_t status;   /* valid from then on */
+    gw_waiter_t *waiters; /* none from then on */
 } gw_record_t;
 
 /* A bucket that a one-call collective declared. */

@@ -60,6 +60,11 @@ bool gw_record_settle(gw_group_t *group, gw_record_t *record) {
     }
     record->bucket = NULL;
     bucket->pending = 0;
+    for (gw_waiter_t *waiter = record->waiters; waiter != NULL; waiter = waiter->next) {
+        waiter->status = record->status;
+        waiter->ended = true;
+    }
+    record->waiters = NULL;
     return true;
 }
 
@@ -178,7 +183,7 @@ static gw_status_t check_idle(const gw_bucket_t *bucket) {
     return GW_OK;
 }
 
-static gw_status_t submit_locked(gw_bucket_t *bucket, uint64_t waiter, gw_op_t *op_out) {
+static gw_status_t submit_locked(gw_bucket_t *bucket, uint64_t thread, gw_waiter_t *waiter, gw_op_t *op_out) {
     gw_group_t *group = bucket->group;
     Gw__Submit submit = GW__SUBMIT__INIT;
     gw_record_t *record = NULL;
@@ -199,7 +204,7 @@ static gw_status_t submit_locked(gw_bucket_t *bucket, uint64_t waiter, gw_op_t *
     submit.bucket = bucket->handle;
     submit.epoch = group->epoch;
     submit.sequence = sequence;
-    submit.queue = waiter;
+    submit.queue = thread;
     submit.notify = group->notify;
     status = send_submit(group, &submit);
     if (status != GW_OK)
@@ -207,16 +212,18 @@ static gw_status_t submit_locked(gw_bucket_t *bucket, uint64_t waiter, gw_op_t *
     group->last_sequence = sequence;
     record->sequence = sequence;
     record->bucket = bucket;
+    record->waiters = waiter;
     bucket->pending = sequence;
     *op_out = sequence;
     return GW_OK;
 }
 
-gw_status_t gw_bucket_submit(gw_bucket_t *bucket, gw_queue_t queue, uint64_t waiter, gw_op_t *op_out) {
+gw_status_t gw_bucket_submit(gw_bucket_t *bucket, gw_queue_t queue, uint64_t thread, gw_waiter_t *waiter,
+                             gw_op_t *op_out) {
     if (queue != NULL)
         return gw_fail(GW_ERR_UNSUPPORTED, "queue is %p, but the memory is the host's: it must be NULL", queue);
     pthread_mutex_lock(&bucket->group->lock);
-    gw_status_t status = submit_locked(bucket, waiter, op_out);
+    gw_status_t status = submit_locked(bucket, thread, waiter, op_out);
     pthread_mutex_unlock(&bucket->group->lock);
     return status;
 }
@@ -225,7 +232,7 @@ gw_status_t gw_submit(gw_bucket_t *bucket, gw_queue_t queue, gw_op_t *op_out) {
     if (bucket == NULL || op_out == NULL)
         return gw_fail(GW_ERR_INVALID_ARGUMENT, "%s is NULL", bucket == NULL ? "bucket" : "op_out");
     gw_status_t status = gw_context_check(bucket->group->context);
-    return status != GW_OK ? status : gw_bucket_submit(bucket, queue, 0, op_out);
+    return status != GW_OK ? status : gw_bucket_submit(bucket, queue, 0, NULL, op_out);
 }
 
 /* ---- seeing the end ------------------------------------------------------------------------------------- */
@@ -275,14 +282,18 @@ static void drain(gw_group_t *group) {
     }
 }
 
-/* GW_IN_PROGRESS, or the status of the operation. */
-static gw_status_t look(gw_group_t *group, gw_op_t op) {
+/* Looks once, and if the operation goes on and `waiter` is not NULL, has it told of the end. */
+static gw_status_t look(gw_group_t *group, gw_op_t op, gw_waiter_t *waiter) {
     pthread_mutex_lock(&group->lock);
     uint64_t last = group->last_sequence;
     gw_record_t *record = gw_group_record(group, op);
     bool known = op >= 1 && record->sequence == op;
     bool ended = known && gw_record_settle(group, record);
     gw_status_t status = ended ? record->status : GW_IN_PROGRESS;
+    if (known && !ended && waiter != NULL) {
+        waiter->next = record->waiters;
+        record->waiters = waiter;
+    }
     if (group->notify)
         drain(group);
     pthread_mutex_unlock(&group->lock);
@@ -295,7 +306,29 @@ static gw_status_t look(gw_group_t *group, gw_op_t op) {
     return ended ? tell(group, status) : GW_IN_PROGRESS;
 }
 
+static void take_out(gw_record_t *record, const gw_waiter_t *waiter) {
+    gw_waiter_t **at = &record->waiters;
+
+    while (*at != waiter)
+        at = &(*at)->next;
+    *at = waiter->next;
+}
+
+gw_status_t gw_bucket_await(gw_group_t *group, gw_op_t op, gw_waiter_t *waiter, int64_t deadline_ns) {
+    gw_status_t status = gw_group_await(group, op, deadline_ns);
+
+    pthread_mutex_lock(&group->lock);
+    /* Until the end has been seen, the record is this operation's. */
+    if (!waiter->ended && !gw_record_settle(group, gw_group_record(group, op)))
+        take_out(gw_group_record(group, op), waiter);
+    if (group->notify)
+        drain(group);
+    pthread_mutex_unlock(&group->lock);
+    return waiter->ended ? tell(group, waiter->status) : status;
+}
+
 gw_status_t gw_wait(gw_group_t *group, gw_op_t op, int64_t timeout_ns) {
+    gw_waiter_t waiter = {.ended = false};
     int64_t deadline_ns = INT64_MAX;
 
     gw_status_t status = gw_group_argument(group);
@@ -304,21 +337,20 @@ gw_status_t gw_wait(gw_group_t *group, gw_op_t op, int64_t timeout_ns) {
     if (timeout_ns < GW_NO_TIMEOUT)
         return gw_fail(GW_ERR_INVALID_ARGUMENT, "timeout_ns is %lld, it can be 0 or more, or GW_NO_TIMEOUT",
                        (long long)timeout_ns);
-    status = look(group, op);
+    status = look(group, op, &waiter);
     if (status != GW_IN_PROGRESS)
         return status;
     if (timeout_ns != GW_NO_TIMEOUT && __builtin_add_overflow(now_ns(), timeout_ns, &deadline_ns))
         deadline_ns = INT64_MAX;
-    status = gw_group_await(group, op, deadline_ns);
-    return status != GW_OK ? status : look(group, op);
+    return gw_bucket_await(group, op, &waiter, deadline_ns);
 }
 
 gw_status_t gw_test(gw_group_t *group, gw_op_t op) {
     gw_status_t status = gw_group_argument(group);
     if (status != GW_OK)
         return status;
-    status = look(group, op);
+    status = look(group, op, NULL);
     if (status == GW_IN_PROGRESS && gw_group_is_gone(group))
-        status = look(group, op);
+        status = look(group, op, NULL);
     return status;
 }
