@@ -237,14 +237,13 @@ static int watch_queue(const gwd_lane_t *lane, gwd_queue_t *queue) {
     return epoll_ctl(lane->epoll_fd, EPOLL_CTL_ADD, queue->wake_fd, &event) == 0 ? 0 : errno;
 }
 
-int gwd_lane_new(uint32_t index, gwd_queue_t *events, gwd_reduce_t *reduce, const gwd_lane_limits_t *limits,
-                 uint64_t trace_events, gwd_lane_t **lane_out) {
+int gwd_lane_new(gwd_queue_t *events, gwd_reduce_t *reduce, const gwd_lane_limits_t *limits, uint64_t trace_events,
+                 gwd_lane_t **lane_out) {
     gwd_lane_t *lane = calloc(1, sizeof(*lane));
     int error = ENOMEM;
 
     if (!lane)
         return ENOMEM;
-    lane->index = index;
     lane->events = events;
     lane->reduce = reduce;
     lane->limits = limits;

@@ -109,8 +109,8 @@ typedef struct gwd_lane_limits {
 typedef struct gwd_lane gwd_lane_t;
 
 /* Starts a lane. `events`, `reduce` and `limits` must outlive it. Returns 0 or an errno value. */
-int gwd_lane_new(uint32_t index, gwd_queue_t *events, gwd_reduce_t *reduce, const gwd_lane_limits_t *limits,
-                 uint64_t trace_events, gwd_lane_t **lane_out);
+int gwd_lane_new(gwd_queue_t *events, gwd_reduce_t *reduce, const gwd_lane_limits_t *limits, uint64_t trace_events,
+                 gwd_lane_t **lane_out);
 
 /* Stops and frees it. All its groups must have ended. Blocking: until the thread has ended. */
 void gwd_lane_free(gwd_lane_t *lane);

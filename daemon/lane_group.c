@@ -230,7 +230,6 @@ void gwd_lane_group_leave(gwd_lane_group_t *group, const gwd_command_t *command)
     group->n_left++;
     group->n_stalled -= rank->stalled;
     rank->stalled = false;
-    rank->leave_status = command->status;
     rank->release_wanted = true;
     rank->release_cookie = command->cookie;
     if (hurts)

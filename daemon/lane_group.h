@@ -54,7 +54,6 @@ typedef struct gwd_lane_rank {
     uint64_t submitted; /* highest sequence number */
     uint64_t last_queue;
     bool left; /* takes no part any more */
-    gw_status_t leave_status;
     bool release_wanted, released;
     uint64_t release_cookie;
     bool broken;  /* it broke the protocol: its channel is not read any more */
@@ -80,7 +79,6 @@ struct gwd_lane_group {
 };
 
 struct gwd_lane {
-    uint32_t index;
     pthread_t thread;
     int epoll_fd;
     gwd_queue_t commands; /* gwd_command_t */
@@ -147,8 +145,5 @@ void gwd_lane_unstall(gwd_lane_group_t *group);
 /* lane_late.c: names those who are waited for, ends groups at the deadline; sets next_check_ns. */
 void gwd_lane_check_late(gwd_lane_t *lane, uint64_t now_ns);
 void gwd_lane_arm_check(gwd_lane_t *lane, uint64_t now_ns);
-
-/* "ranks 2 (host h, pid 5), 3 (...)" of those who have not submitted, or have not made the input ready. */
-void gwd_lane_name_missing(const gwd_op_t *op, char *text, size_t text_bytes);
 
 #endif

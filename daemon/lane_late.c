@@ -36,7 +36,8 @@ static bool is_missing(const gwd_op_t *op, uint32_t rank) {
     return !gw_slots_reached(atomic_load_explicit(&slot->ready, memory_order_relaxed), op->sequence);
 }
 
-void gwd_lane_name_missing(const gwd_op_t *op, char *text, size_t text_bytes) {
+/* "rank 2 (host h, pid 5), rank 3 (...)": who has not submitted, or has not made the input ready. */
+static void name_missing(const gwd_op_t *op, char *text, size_t text_bytes) {
     size_t used = 0;
     uint32_t named = 0, missing = 0;
 
@@ -81,7 +82,7 @@ static void describe_wait(const gwd_op_t *op, uint64_t waited_ns, char *text, si
     while (!op->parts[r].bucket)
         r++;
     gwd_bucket_describe(op->parts[r].bucket, description, sizeof(description));
-    gwd_lane_name_missing(op, missing, sizeof(missing));
+    name_missing(op, missing, sizeof(missing));
     snprintf(text, text_bytes, "operation %llu, %s, waits since %.1f s for %s", (unsigned long long)op->sequence,
              description, (double)waited_ns * 1e-9, missing);
 }

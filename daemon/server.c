@@ -153,8 +153,8 @@ static gw_status_t start_threads(gwd_server_t *server, char *text, size_t text_b
         wanted = wanted > 4 ? 4 : wanted;
     }
     for (; !error && server->n_lanes < wanted; server->n_lanes += !error)
-        error = gwd_lane_new(server->n_lanes, &server->events, server->reduce, &server->limits,
-                             (uint64_t)config->trace_events, &server->lanes[server->n_lanes]);
+        error = gwd_lane_new(&server->events, server->reduce, &server->limits, (uint64_t)config->trace_events,
+                             &server->lanes[server->n_lanes]);
     if (!error)
         return GW_OK;
     snprintf(text, text_bytes, "the threads cannot be started: %s", strerror(error));
