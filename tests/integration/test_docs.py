@@ -31,5 +31,13 @@ def the_example_configuration_is_what_the_daemon_prints():
     equal(_read("etc", "gradwired.conf.example").splitlines(), printed.splitlines(), "etc/gradwired.conf.example")
 
 
+def the_public_header_is_clean_in_cplusplus():
+    for standard in ("c++11", "c++20"):
+        result = subprocess.run(["g++", f"-std={standard}", "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only",
+                                 "-I", program("include"), "-x", "c++", "-"], input="#include <gradwire.h>\n",
+                                capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        check(result.returncode == 0, f"-std={standard}: {result.stderr[:300]}")
+
+
 if __name__ == "__main__":
     main(globals())
