@@ -17,6 +17,8 @@ PROTOC ?= protoc
 PKG_CONFIG ?= pkg-config
 CLANG ?= clang
 FUZZ_SECONDS ?= 10
+# The CUDA toolkit: CUDA_HOME, or where nvcc is. CUDA=0 leaves out what needs it.
+NVCC ?= $(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc,nvcc)
 
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
@@ -28,6 +30,7 @@ COMPLETIONDIR ?= $(PREFIX)/share/bash-completion/completions
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
+PLUGINDIR ?= $(LIBDIR)/gradwire
 DESTDIR ?=
 
 # ---- version and libraries ------------------------------------------------------------------------
@@ -45,11 +48,17 @@ $(error libraries are missing: run `scripts/setup build`, or see `$(PKG_CONFIG) 
 endif
 HAVE := $(shell $(PKG_CONFIG) --exists openblas zlib && echo demo; $(PKG_CONFIG) --exists libpng && echo png; \
 	command -v $(MPICC) >/dev/null && echo mpi; command -v $(PROTOC) >/dev/null && echo protoc)
+ifneq ($(CUDA),0)
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
+HAVE += $(if $(wildcard $(CUDA_HOME)/include/cuda.h),cuda)
+endif
 endif
 
 CLIENT_LIBS := -lprotobuf-c -lpthread
 CTL_LIBS := -lprotobuf-c -lcjson -lpthread
 DAEMON_LIBS := -luv -lprotobuf-c -lsodium -linih -lcjson -lpthread -lm
+# The driver's library is there only where a driver is; its stub says what it will hold.
+CUDA_LIBS := -L$(CUDA_HOME)/lib64/stubs -lcuda
 
 # ---- flags ----------------------------------------------------------------------------------------
 
@@ -72,10 +81,11 @@ endif
 BASE_CFLAGS := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PACKAGE_CFLAGS)
 PUBLIC := -I$(B)/include
 SHARED := $(PUBLIC) -I$(B)/gen -Iproto
+CUDA_INCLUDE := -isystem $(CUDA_HOME)/include
 
 # Everything is built again when the compiler or a flag changes.
 FLAGS_FILE := $(B)/.flags
-FLAGS_NOW := $(strip $(CC) $(BASE_CFLAGS) $(CFLAGS) $(WARNINGS) $(LDFLAGS) $(MPICC) $(HAVE))
+FLAGS_NOW := $(strip $(CC) $(BASE_CFLAGS) $(CFLAGS) $(WARNINGS) $(LDFLAGS) $(MPICC) $(HAVE) $(CUDA_HOME) $(PLUGINDIR))
 ifneq ($(filter-out $(NO_BUILD),$(or $(MAKECMDGOALS),all)),)
 ifneq ($(FLAGS_NOW),$(strip $(file <$(FLAGS_FILE))))
 $(shell mkdir -p $(B))
@@ -103,29 +113,50 @@ GEN_OBJ := $(B)/obj/gen/gradwire.pb-c.o
 PROTO_OBJ := $(call objects,$(wildcard proto/*.c)) $(GEN_OBJ)
 KERNEL_OBJ := $(call objects,$(wildcard kernels/*.c kernels/host/*.c))
 CLIENT_OBJ := $(call objects,$(wildcard client/*.c))
-CTL_OBJ := $(call objects,$(wildcard client/ctl/*.c))
+CTL_OBJ := $(call objects,$(filter-out client/ctl/main.c,$(wildcard client/ctl/*.c)))
+CTL_MAIN := $(call objects,$(wildcard client/ctl/main.c))
 DAEMON_OBJ := $(call objects,$(filter-out daemon/main.c,$(wildcard daemon/*.c)))
 DAEMON_MAIN := $(call objects,$(wildcard daemon/main.c))
 TEST_LIB_OBJ := $(call objects,$(wildcard tests/lib/*.c))
+DAEMON_CUDA_OBJ := $(call objects,$(wildcard daemon/cuda/*.c))
+CLIENT_CUDA_OBJ := $(call objects,$(wildcard client/cuda/*.c))
+CTL_CUDA_OBJ := $(call objects,$(wildcard client/ctl/cuda/*.c))
+FAKE_CUDA_OBJ := $(call objects,$(wildcard tests/fake_cuda/*.c))
 
-TEST_SRC := $(wildcard tests/unit/*.c tests/component/*.c tests/integration/*.c)
+# These use the driver API themselves, and run with the simulated driver or the real one.
+CUDA_TEST_SRC := $(wildcard tests/component/test_fake_cuda*.c tests/gpu/*.c)
+TEST_SRC := $(filter-out $(CUDA_TEST_SRC),$(wildcard tests/unit/*.c tests/component/*.c tests/integration/*.c))
+# These have kernels, and run on a GPU only.
+KERNEL_SRC := $(wildcard tests/gpu/*.cu bench/*.cu examples/*.cu)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_LIB_OBJ := $(call objects,$(filter-out $(FUZZ_SRC),$(wildcard tests/fuzz/*.c)))
 MPI_SRC := $(wildcard examples/mpi_*.c bench/mpi_*.c)
 EXAMPLE_SRC := $(filter-out $(MPI_SRC),$(wildcard examples/*.c))
-EXAMPLE_DIRS := $(patsubst %/,%,$(sort $(dir $(wildcard examples/*/*.c))))
+# This one has kernels, and shares images, network and charts with the one beside it.
+GPU_DEMO_DIR := examples/fashion_mnist_gpu
+GPU_DEMO_KERNEL_OBJ := $(patsubst %.cu,$(B)/obj/%.o,$(wildcard $(GPU_DEMO_DIR)/*.cu))
+GPU_DEMO_OBJ := $(GPU_DEMO_KERNEL_OBJ) $(call objects,$(wildcard $(GPU_DEMO_DIR)/*.c) \
+	$(addprefix examples/fashion_mnist/,chart.c dataset.c network.c processes.c))
+EXAMPLE_DIRS := $(filter-out $(GPU_DEMO_DIR),$(patsubst %/,%,$(sort $(dir $(wildcard examples/*/*.c)))))
 BENCH_SRC := $(filter-out $(MPI_SRC),$(wildcard bench/*.c))
 
 LIBPROTO := $(B)/libgwproto.a
 LIBKERNELS := $(B)/libgwkernels.a
 LIBDAEMON := $(B)/libgwd.a
+LIBCTL := $(B)/libgwctl.a
 LIBTEST := $(B)/libgwtest.a
 LIBSTATIC := $(B)/libgradwire.a
 SONAME := libgradwire.so.$(MAJOR)
 LIBSHARED := $(B)/libgradwire.so.$(VERSION)
 LINKS := $(B)/$(SONAME) $(B)/libgradwire.so
 
-GWCTL := $(if $(CTL_OBJ),$(B)/gwctl)
+PLUGINS := $(if $(filter cuda,$(HAVE)),$(if $(DAEMON_CUDA_OBJ),$(B)/gradwire/gradwired-cuda.so) \
+	$(if $(CLIENT_CUDA_OBJ),$(B)/gradwire/libgradwire-cuda.so) $(if $(CTL_CUDA_OBJ),$(B)/gradwire/gwctl-cuda.so))
+FAKE_CUDA := $(if $(filter cuda,$(HAVE)),$(if $(FAKE_CUDA_OBJ),$(B)/tests/fake/libcuda.so.1))
+CUDA_TESTS := $(if $(filter cuda,$(HAVE)),$(call programs,$(CUDA_TEST_SRC)))
+# Sanitizers do not know kernels.
+KERNEL_PROGRAMS := $(if $(filter cuda,$(HAVE)),$(if $(SAN),,$(patsubst %.cu,$(B)/%,$(KERNEL_SRC))))
+GWCTL := $(if $(CTL_MAIN),$(B)/gwctl)
 GRADWIRED := $(if $(DAEMON_MAIN),$(B)/gradwired)
 LIBRARIES := $(if $(CLIENT_OBJ),$(LIBSTATIC) $(LIBSHARED) $(LINKS))
 UNITS := $(patsubst systemd/%.in,$(B)/systemd/%,$(wildcard systemd/*.in))
@@ -134,24 +165,33 @@ FUZZ_PROGRAMS := $(call programs,$(FUZZ_SRC))
 # MPI libraries leak and race by design, so they are left out of sanitized builds.
 MPI_PROGRAMS := $(if $(and $(filter mpi,$(HAVE)),$(if $(SAN),,yes)),$(call programs,$(MPI_SRC)))
 DEMO_PROGRAMS := $(if $(filter demo,$(HAVE)),$(addprefix $(B)/,$(EXAMPLE_DIRS)))
-EXAMPLES := $(call programs,$(EXAMPLE_SRC)) $(DEMO_PROGRAMS) $(filter $(B)/examples/%,$(MPI_PROGRAMS))
+GPU_DEMO := $(if $(and $(filter cuda,$(HAVE)),$(filter demo,$(HAVE))),$(if $(SAN),,$(B)/$(GPU_DEMO_DIR)))
+EXAMPLES := $(call programs,$(EXAMPLE_SRC)) $(DEMO_PROGRAMS) $(GPU_DEMO) $(filter $(B)/examples/%,$(MPI_PROGRAMS))
 BENCHES := $(call programs,$(BENCH_SRC)) $(filter $(B)/bench/%,$(MPI_PROGRAMS))
 PYTHON_GEN := $(if $(filter protoc,$(HAVE)),$(B)/gen/gradwire_pb2.py)
 
 # ---- targets --------------------------------------------------------------------------------------
 
-.PHONY: all programs tests test bench-host install uninstall asan ubsan tsan fuzz fuzz-programs coverage lint \
+.PHONY: all programs tests test test-gpu bench-host bench-gpu bundle install uninstall asan ubsan tsan fuzz fuzz-programs coverage lint \
 	format dist clean help
 
 all: programs tests ## build everything that runs here
-programs: $(GRADWIRED) $(GWCTL) $(LIBRARIES) $(UNITS) $(B)/gradwire.pc $(EXAMPLES) $(BENCHES) ## build without tests
-tests: $(TEST_PROGRAMS) $(PYTHON_GEN) ## build the test programs
+programs: $(GRADWIRED) $(GWCTL) $(LIBRARIES) $(PLUGINS) $(UNITS) $(B)/gradwire.pc $(EXAMPLES) $(BENCHES) \
+	$(filter-out $(B)/tests/%,$(KERNEL_PROGRAMS)) ## build without tests
+tests: $(TEST_PROGRAMS) $(FAKE_CUDA) $(CUDA_TESTS) $(filter $(B)/tests/%,$(KERNEL_PROGRAMS)) \
+	$(PYTHON_GEN) ## build the test programs
 
 test: all ## run all tests but the fuzzers
 	$(Q)BUILD=$(abspath $(B)) tests/run
 
+test-gpu: all ## run the tests of GPUs, on the GPUs of this host
+	$(Q)BUILD=$(abspath $(B)) tests/run --gpu
+
 bench-host: programs ## benchmark this host's engine beside its peers; writes $(B)/bench/host.json
 	$(Q)BUILD=$(abspath $(B)) bench/run-host
+
+bench-gpu: programs ## benchmark GPU buckets beside NCCL in the trainers; writes $(B)/bench/gpu.json
+	$(Q)BUILD=$(abspath $(B)) bench/run-gpu
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -190,11 +230,18 @@ $(B)/gradwire.pc: client/gradwire.pc.in $(HEADERS) $(FLAGS_FILE)
 $(PROTO_OBJ): PART := $(SHARED)
 $(KERNEL_OBJ): PART := $(PUBLIC) -Ikernels $(if $(SAN),,-O3)
 $(CLIENT_OBJ): PART := $(SHARED) -Iclient
-$(CTL_OBJ): PART := $(SHARED) -Iclient/ctl
+$(CTL_OBJ) $(CTL_MAIN): PART := $(SHARED) -Iclient/ctl
 $(DAEMON_OBJ) $(DAEMON_MAIN): PART := $(SHARED) -Ikernels -Idaemon
 $(B)/obj/tests/%.o: PART := $(SHARED) -I. -Ikernels -Idaemon -Iclient -Itests/lib
 $(B)/obj/bench/%.o: PART := $(SHARED) -Ikernels -Ibench
 $(B)/obj/examples/%.o: PART := $(PUBLIC)
+$(B)/obj/$(GPU_DEMO_DIR)/%.o: PART := $(PUBLIC) $(CUDA_INCLUDE)
+$(DAEMON_CUDA_OBJ): PART := $(SHARED) -Idaemon $(CUDA_INCLUDE)
+$(CLIENT_CUDA_OBJ): PART := $(SHARED) -Iclient $(CUDA_INCLUDE)
+$(CTL_CUDA_OBJ): PART := $(SHARED) -Iclient/ctl $(CUDA_INCLUDE)
+$(FAKE_CUDA_OBJ): PART := $(CUDA_INCLUDE)
+$(call objects,$(CUDA_TEST_SRC)): PART := $(SHARED) -I. -Iclient -Itests/lib $(CUDA_INCLUDE)
+$(call objects,proto/plugin.c): PART += -DGW_PLUGIN_DIR='"$(PLUGINDIR)"'
 
 $(B)/obj/%.o: %.c $(FLAGS_FILE) | $(GEN) $(HEADERS)
 	$(say) CC $<
@@ -219,9 +266,10 @@ $(GEN_OBJ): $(B)/gen/gradwire.pb-c.c $(B)/gen/gradwire.pb-c.h $(FLAGS_FILE)
 $(LIBPROTO): $(PROTO_OBJ)
 $(LIBKERNELS): $(KERNEL_OBJ)
 $(LIBDAEMON): $(DAEMON_OBJ)
+$(LIBCTL): $(CTL_OBJ)
 $(LIBTEST): $(TEST_LIB_OBJ)
 $(LIBSTATIC): $(CLIENT_OBJ) $(PROTO_OBJ)
-$(LIBPROTO) $(LIBKERNELS) $(LIBDAEMON) $(LIBTEST) $(LIBSTATIC):
+$(LIBPROTO) $(LIBKERNELS) $(LIBDAEMON) $(LIBCTL) $(LIBTEST) $(LIBSTATIC):
 	$(say) AR $@
 	@rm -f $@
 	$(Q)$(AR) qcs $@ $^
@@ -236,13 +284,31 @@ $(B)/$(SONAME): $(LIBSHARED)
 $(B)/libgradwire.so: $(B)/$(SONAME)
 	$(Q)ln -sf $(<F) $@
 
+# A plugin calls nobody's functions but the driver's; who loads it calls the table that it holds.
+define link_plugin
+$(say) LD $@
+@mkdir -p $(@D)
+$(Q)$(CC) -shared -pthread $(NO_UNDEFINED) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBS)
+endef
+$(B)/gradwire/%.so: LIBS = $(CUDA_LIBS)
+$(B)/gradwire/gradwired-cuda.so: $(DAEMON_CUDA_OBJ)
+$(B)/gradwire/libgradwire-cuda.so: $(CLIENT_CUDA_OBJ)
+$(B)/gradwire/gwctl-cuda.so: $(CTL_CUDA_OBJ)
+$(PLUGINS):
+	$(link_plugin)
+
+# The simulated driver, under the real one's name.
+$(FAKE_CUDA): LIBS = -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete
+$(FAKE_CUDA): $(FAKE_CUDA_OBJ)
+	$(link_plugin)
+
 define link
 $(say) LD $@
 @mkdir -p $(@D)
 $(Q)$(CC) -pthread $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LIBS)
 endef
 
-$(B)/gwctl: $(CTL_OBJ) $(LIBSTATIC)
+$(B)/gwctl: $(CTL_MAIN) $(LIBCTL) $(LIBSTATIC)
 $(B)/gwctl: LIBS := $(CTL_LIBS)
 $(B)/gradwired: $(DAEMON_MAIN) $(LIBDAEMON) $(LIBPROTO) $(LIBKERNELS)
 $(B)/gradwired: LIBS := $(DAEMON_LIBS)
@@ -251,8 +317,20 @@ $(B)/gwctl $(B)/gradwired:
 
 # Tests and benchmarks may look inside, so they link everything statically.
 $(TEST_PROGRAMS): LIBS := -lcunit $(DAEMON_LIBS)
-$(TEST_PROGRAMS): $(B)/%: $(B)/obj/%.o $(LIBTEST) $(LIBDAEMON) $(LIBSTATIC) $(LIBKERNELS)
+$(TEST_PROGRAMS): $(B)/%: $(B)/obj/%.o $(LIBTEST) $(LIBDAEMON) $(LIBCTL) $(LIBSTATIC) $(LIBKERNELS)
 	$(link)
+
+$(CUDA_TESTS): LIBS = -lcunit $(DAEMON_LIBS) $(CUDA_LIBS)
+$(CUDA_TESTS): $(B)/%: $(B)/obj/%.o $(LIBTEST) $(LIBSTATIC) $(LIBKERNELS) | $(FAKE_CUDA)
+	$(link)
+
+# Code for the GPUs of today, and an intermediate form for those of tomorrow.
+NVCC_FLAGS := -O3 -std=c++17 -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
+$(KERNEL_PROGRAMS): $(B)/%: %.cu $(LIBSTATIC) $(LIBKERNELS) $(FLAGS_FILE) $(wildcard bench/*.h bench/*.cuh tests/lib/*.h)
+	$(say) NVCC $<
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCC_FLAGS) $(SHARED) -Ibench -Itests/lib -Xcompiler -Wall,-Wextra -o $@ $< $(LIBSTATIC) $(LIBKERNELS) \
+		-lprotobuf-c $(CUDA_LIBS) -lpthread
 
 $(FUZZ_PROGRAMS): LIBS := -fsanitize=fuzzer $(DAEMON_LIBS)
 $(FUZZ_PROGRAMS): $(B)/%: $(B)/obj/%.o $(FUZZ_LIB_OBJ) $(LIBDAEMON) $(LIBSTATIC) $(LIBKERNELS)
@@ -271,6 +349,15 @@ $(call programs,$(EXAMPLE_SRC)): $(B)/%: $(B)/obj/%.o $(LIBSHARED) $(LINKS)
 .SECONDEXPANSION:
 $(addprefix $(B)/,$(EXAMPLE_DIRS)): LIBS = $(AS_USER) -lopenblas $(if $(filter png,$(HAVE)),-lpng) -lz -lm
 $(addprefix $(B)/,$(EXAMPLE_DIRS)): $(B)/%: $$(call objects,$$(wildcard $$*/*.c)) $(LIBSHARED) $(LINKS)
+	$(link)
+
+$(GPU_DEMO_KERNEL_OBJ): $(B)/obj/%.o: %.cu $(FLAGS_FILE) | $(HEADERS)
+	$(say) NVCC $<
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCC_FLAGS) $(PART) -Xcompiler -Wall,-Wextra -MMD -MP -c -o $@ $<
+$(GPU_DEMO): LIBS = $(AS_USER) -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublas -lcudart_static -lstdc++ \
+	-lz -lm -ldl -lrt
+$(GPU_DEMO): $(GPU_DEMO_OBJ) $(LIBSHARED) $(LINKS)
 	$(link)
 
 $(call programs,$(MPI_SRC)): $(B)/%: $(B)/obj/%.o $(LIBSHARED) $(LINKS)
@@ -323,6 +410,7 @@ rows = $(foreach file,$(3),$(1):$(2):$(file):)
 man_rows = $(foreach file,$(wildcard docs/man/*.[1-8]),644:$(MANDIR)/man$(subst .,,$(suffix $(file))):$(file):)
 INSTALLED = $(call rows,755,$(BINDIR),$(GRADWIRED) $(GWCTL)) \
 	$(if $(CLIENT_OBJ),644:$(LIBDIR):$(LIBSHARED): 644:$(LIBDIR):$(LIBSTATIC):) \
+	$(call rows,644,$(PLUGINDIR),$(PLUGINS)) \
 	644:$(INCLUDEDIR):client/gradwire.h: 644:$(INCLUDEDIR)/gradwire:proto/status.def: \
 	644:$(LIBDIR)/pkgconfig:$(B)/gradwire.pc: \
 	$(call rows,644,$(UNITDIR),$(UNITS) $(wildcard systemd/*.socket)) \
@@ -350,7 +438,7 @@ install: programs ## install; honours DESTDIR, PREFIX (/usr/local), LIBDIR, UNIT
 uninstall: ## remove what install put there
 	$(Q)for row in $(INSTALLED); do $(split_row); rm -f "$$to" || exit 1; done
 	$(Q)rm -f $(DESTDIR)$(LIBDIR)/$(SONAME) $(DESTDIR)$(LIBDIR)/libgradwire.so
-	$(Q)for folder in $(INCLUDEDIR)/gradwire $(DOCDIR); do \
+	$(Q)for folder in $(INCLUDEDIR)/gradwire $(PLUGINDIR) $(DOCDIR); do \
 		[ ! -d $(DESTDIR)$$folder ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$$folder; done
 
 # ---- upkeep ---------------------------------------------------------------------------------------
@@ -365,6 +453,12 @@ dist: ## write $(B)/gradwire-VERSION.tar.gz from the last commit
 	@mkdir -p $(B)
 	$(Q)git archive --prefix=gradwire-$(VERSION)/ -o $(B)/gradwire-$(VERSION).tar.gz HEAD
 	@echo $(B)/gradwire-$(VERSION).tar.gz
+
+# What needs large libraries of a distribution is left out: the demo without GPUs, MPI.
+BUNDLED = $(GRADWIRED) $(GWCTL) $(LIBSHARED) $(LINKS) $(PLUGINS) $(call programs,$(BENCH_SRC) $(EXAMPLE_SRC)) $(TEST_PROGRAMS) \
+	$(FAKE_CUDA) $(CUDA_TESTS) $(GPU_DEMO) $(KERNEL_PROGRAMS) $(PYTHON_GEN)
+bundle: $(BUNDLED) $(HEADERS) ## write $(B)/bundle: a build folder to carry to a machine without compiler and network
+	$(Q)scripts/bundle $(B) $(patsubst $(B)/%,%,$(BUNDLED))
 
 clean: ## remove $(B)
 	$(Q)rm -rf $(B)

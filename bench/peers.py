@@ -24,6 +24,8 @@ class PeerError(Exception):
 class Peer:
     """Processes of one implementation for one number of ranks, with one setting."""
 
+    run_seconds = RUN_SECONDS  # after which a run has failed
+
     def __init__(self, name, ranks, folder, setting=""):
         self.name, self.ranks, self.setting = name, ranks, setting
         stem = f"{name}-{ranks}-{id(self):x}"
@@ -58,7 +60,7 @@ class Peer:
                 if time.monotonic() > limit or any(p.poll() is not None for p in self.processes):
                     raise self.failure("did not start") from None
                 continue
-            connection.settimeout(RUN_SECONDS)
+            connection.settimeout(self.run_seconds)
             stream = connection.makefile("rw")
             self.streams.append(stream)
             words = self.read(stream).split(None, 2)
@@ -198,15 +200,25 @@ def start_gloo(python, folder, ranks):
     return peer
 
 
+def library_environment(build, **more):
+    """For programs of `build`: where a folder of libraries was carried along with them (`make bundle`), they use it."""
+    environment = dict(os.environ, **more)
+    folder = os.path.join(os.path.abspath(build), "lib")
+    if os.path.isdir(folder):
+        environment["LD_LIBRARY_PATH"] = ":".join(filter(None, [folder, os.environ.get("LD_LIBRARY_PATH")]))
+    return environment
+
+
 class Daemon:
     """A gradwired of our own on sockets in `folder`."""
 
-    def __init__(self, build, folder, threads):
+    def __init__(self, build, folder, arguments):
         self.socket = os.path.join(folder, "client.sock")
         self.log_path = os.path.join(folder, "gradwired.log")
         with open(self.log_path, "wb") as log:
-            command = [os.path.join(build, "gradwired"), "--socket-dir", folder, f"--reduce.threads={max(threads - 1, 1)}"]  # and the lane
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            command = [os.path.join(build, "gradwired"), "--socket-dir", folder, *arguments]
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            env=library_environment(build))
         limit = time.monotonic() + START_SECONDS
         while not self.answers():
             if self.process.poll() is not None or time.monotonic() > limit:
@@ -236,7 +248,7 @@ class Daemon:
 def start_gradwire(build, folder, ranks, daemon):
     peer = Peer("gradwire", ranks, folder)
     program = os.path.join(build, "bench", "host_rank")
-    environment = dict(os.environ, GRADWIRE_SOCKET=daemon.socket)
+    environment = library_environment(build, GRADWIRE_SOCKET=daemon.socket)
     peer.start([[program, peer.control, str(ranks), str(rank)] for rank in range(ranks)], ranks, environment)
     peer.send(f"id {peer.hello[0]}\n")
     return peer

@@ -23,10 +23,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "control.h"
 
 #define BENCH_RANKS_MAX 4
 #define BENCH_SKIPPED   2u /* operations at the start of a block that are not timed */
@@ -48,17 +46,6 @@ typedef struct bench_peer {
     const char *(*operation)(bench_run_t *run);
     void (*finish)(bench_run_t *run);
 } bench_peer_t;
-
-typedef struct bench_control {
-    FILE *in;
-    FILE *out;
-} bench_control_t;
-
-static inline int64_t bench_now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail for this clock */
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 /* The first value of element i is bench_base + bench_offset. A rank's part is a power of 4, so that a sum in which
  * one rank is missing or counted twice cannot come out right. */
@@ -90,33 +77,6 @@ static inline uint64_t bench_wrong(const float *data, uint64_t count, unsigned n
         n_wrong += data[i] != expected;
     }
     return n_wrong;
-}
-
-/* Connects to run-host. Returns 0, or -1 after saying why. */
-static inline int bench_connect(const char *path, bench_control_t *control_out) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof address.sun_path) {
-        fprintf(stderr, "bench: the control socket's path is too long: %s\n", path);
-        return -1;
-    }
-    memcpy(address.sun_path, path, strlen(path));
-    int in = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (in < 0 || connect(in, (struct sockaddr *)&address, sizeof address) != 0) {
-        perror(path);
-        return -1;
-    }
-    int out = dup(in);
-    control_out->in = fdopen(in, "r");
-    control_out->out = out < 0 ? NULL : fdopen(out, "w");
-    if (control_out->in == NULL || control_out->out == NULL) {
-        perror("bench: control socket");
-        return -1;
-    }
-    return 0;
-}
-
-static inline int bench_hello(bench_control_t *control, unsigned rank, const char *text) {
-    return fprintf(control->out, "hello %u %s\n", rank, text) < 0 || fflush(control->out) != 0 ? -1 : 0;
 }
 
 /* One run. `times` receives n_blocks * n_timed durations. Returns NULL or what went wrong. */

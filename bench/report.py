@@ -79,10 +79,14 @@ COLUMNS = [
     ("/MPI", "(times)", 7, 2), ("/Gloo", "(times)", 7, 2), ("/limit", "(speed)", 7, 2), ("memory", "", 10, 0)]
 
 
-def header_text():
-    titles = " ".join(f"{title:>{width}}" for title, _, width, _ in COLUMNS)
-    units = " ".join(f"{unit:>{width}}" for _, unit, width, _ in COLUMNS)
+def header_text(columns):
+    titles = " ".join(f"{title:>{width}}" for title, _, width, _ in columns)
+    units = " ".join(f"{unit:>{width}}" for _, unit, width, _ in columns)
     return f"#{titles}\n#{units}"
+
+
+def cells_text(values, columns):
+    return " " + " ".join(cell(value, column[2], column[3]) for value, column in zip(values, columns))
 
 
 def cell(value, width, decimals):
@@ -100,7 +104,7 @@ def row_text(row):
               row.wrong, row.openmpi_us, row.gloo_us, row.limit_us, row.awake_us,
               bandwidth(row.copy_us), row.figure("vs_openmpi"),
               row.figure("vs_gloo"), row.figure("of_limit"), "registered" if row.op == REGISTERED else "shared"]
-    return " " + " ".join(cell(value, column[2], column[3]) for value, column in zip(values, COLUMNS))
+    return cells_text(values, COLUMNS)
 
 
 def settings_text(rows):

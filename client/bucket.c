@@ -1,6 +1,7 @@
 /* bucket.c - declaring buckets
  *
- * The library checks what it can before the daemon does, to name arguments as the caller wrote them.
+ * The library checks what it can before the daemon does, to name arguments as the caller wrote them. Here it is decided
+ * whether the daemon uses device memory itself or the bucket gets an arena of its own.
  */
 #include "bucket.h"
 
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bounce.h"
 #include "error.h"
 #include "gradwire.pb-c.h"
 #include "group.h"
@@ -107,6 +109,27 @@ static gw_status_t check_overlap(const gw_bucket_desc_t *desc, int rank, const g
     return gw_fail(GW_ERR_SPAN, "bucket '%s': send and recv overlap, and are not in place", desc->name);
 }
 
+static gw_device_t *device_of(const gw_span_t *span, gw_place_t *place_io) {
+    if (span->buffer == NULL)
+        return NULL;
+    *place_io = span->buffer->device != NULL ? GW_PLACE_DEVICE : GW_PLACE_HOST;
+    return span->buffer->device;
+}
+
+static gw_status_t find_place(gw_bucket_t *bucket) {
+    gw_device_t *send = device_of(&bucket->send, &bucket->place);
+    gw_device_t *recv = device_of(&bucket->recv, &bucket->place);
+
+    bucket->device = send != NULL ? send : recv;
+    if (bucket->send.buffer == NULL || bucket->recv.buffer == NULL || send == recv)
+        return GW_OK;
+    return gw_fail(GW_ERR_INVALID_ARGUMENT,
+                   "bucket '%s': send is memory of %s, recv of %s%s; both must be in one place", bucket->name,
+                   send != NULL ? gw_device_memory()->uuid(send) : "the host",
+                   recv != NULL ? gw_device_memory()->uuid(recv) : "the host",
+                   send != NULL && recv != NULL ? ", or of another context" : "");
+}
+
 /* ---- talking to the daemon ------------------------------------------------------------------------ */
 
 static void send_layout(gw_call_t *call, const gw_bucket_desc_t *desc) {
@@ -130,6 +153,19 @@ static void send_layout(gw_call_t *call, const gw_bucket_desc_t *desc) {
     }
 }
 
+/* Where the daemon finds a span. */
+static void name_span(const gw_bucket_t *bucket, const gw_span_t *span, uint32_t *handle_out, uint64_t *offset_out) {
+    if (span->buffer == NULL)
+        return;
+    if (bucket->bounce == NULL) {
+        *handle_out = span->buffer->handle;
+        *offset_out = span->offset;
+    } else {
+        *handle_out = bucket->bounce->arena.handle;
+        *offset_out = span == &bucket->send ? bucket->bounce->send_offset : bucket->bounce->recv_offset;
+    }
+}
+
 static gw_status_t announce(gw_bucket_t *bucket, size_t n_matrices, const gw_matrix_t *matrices) {
     gw_bucket_desc_t desc = bucket->desc;
     Gw__BucketCreate create = GW__BUCKET_CREATE__INIT;
@@ -144,10 +180,8 @@ static gw_status_t announce(gw_bucket_t *bucket, size_t n_matrices, const gw_mat
     create.redop = reduces(desc.collective) ? (uint32_t)desc.redop : 0;
     create.root = has_root(desc.collective) ? (uint32_t)desc.root : 0;
     create.count = desc.count;
-    create.send_buffer = bucket->send.buffer != NULL ? bucket->send.buffer->handle : 0;
-    create.send_offset = bucket->send.offset;
-    create.recv_buffer = bucket->recv.buffer != NULL ? bucket->recv.buffer->handle : 0;
-    create.recv_offset = bucket->recv.offset;
+    name_span(bucket, &bucket->send, &create.send_buffer, &create.send_offset);
+    name_span(bucket, &bucket->recv, &create.recv_buffer, &create.recv_offset);
     create.priority = desc.priority;
     create.matrices = (uint32_t)n_matrices;
     gw_status_t status = gw_call_open(bucket->group->context, &call);
@@ -181,7 +215,34 @@ static gw_status_t resolve_spans(gw_bucket_t *bucket) {
         status = resolve(group->context, desc, "recv", desc->recv, recv_factor, &bucket->recv);
     if (status == GW_OK)
         status = check_overlap(desc, group->rank, &bucket->send, &bucket->recv);
+    if (status == GW_OK)
+        status = find_place(bucket);
     return status;
+}
+
+/* Why the daemon does not use the device memory itself; NULL: it does. */
+static const char *reason_to_copy(const gw_bucket_t *bucket) {
+    const gw_span_t *spans[] = {&bucket->send, &bucket->recv};
+    uint64_t bytes = bucket->desc.count * gw_type_bytes(bucket->desc.type); /* what one copy of the daemon's moves */
+
+    for (int i = 0; i < 2; i++)
+        if (spans[i]->buffer != NULL && spans[i]->buffer->handle == 0)
+            return spans[i]->buffer->export.why;
+    return bytes <= bucket->group->context->stream_bytes ? "small: goes back by the trainer's stream" : NULL;
+}
+
+static gw_status_t make_way(gw_bucket_t *bucket) {
+    const char *why = bucket->place == GW_PLACE_DEVICE ? reason_to_copy(bucket) : NULL;
+
+    if (why == NULL)
+        return GW_OK;
+    return gw_bounce_make(bucket->group->context, &bucket->send, &bucket->recv, why, &bucket->bounce);
+}
+
+void gw_bucket_drop(gw_bucket_t *bucket, bool forked) {
+    if (bucket->bounce != NULL)
+        gw_bounce_end(bucket->group->context, bucket->bounce, forked);
+    free(bucket);
 }
 
 gw_status_t gw_bucket_open(gw_group_t *group, const gw_bucket_desc_t *desc, gw_bucket_t **bucket_out) {
@@ -198,9 +259,11 @@ gw_status_t gw_bucket_open(gw_group_t *group, const gw_bucket_desc_t *desc, gw_b
     bucket->desc.matrices = NULL; /* the caller's, and only valid now */
     bucket->desc.n_matrices = 0;
     if (status == GW_OK)
+        status = make_way(bucket);
+    if (status == GW_OK)
         status = announce(bucket, desc->n_matrices, desc->matrices);
     if (status != GW_OK) {
-        free(bucket);
+        gw_bucket_drop(bucket, false);
         return status;
     }
     pthread_mutex_lock(&group->lock);
@@ -228,7 +291,8 @@ gw_status_t gw_bucket_end(gw_bucket_t *bucket) {
     request.group = group->handle;
     request.bucket = bucket->handle;
     /* With its memory the daemon has ended the bucket, too, and may have given its handle to another. */
-    gw_status_t status = bucket->released ? GW_OK : gw_call_do(group->context, GW_MSG_BUCKET_FREE, &request.base);
+    bool has_ended = bucket->released && bucket->bounce == NULL;
+    gw_status_t status = has_ended ? GW_OK : gw_call_do(group->context, GW_MSG_BUCKET_FREE, &request.base);
     if (status != GW_OK && !gw_context_is_broken(group->context))
         return status;
     pthread_mutex_lock(&group->lock);
@@ -236,7 +300,7 @@ gw_status_t gw_bucket_end(gw_bucket_t *bucket) {
     if (bucket->next != NULL)
         bucket->next->link = bucket->link;
     pthread_mutex_unlock(&group->lock);
-    free(bucket);
+    gw_bucket_drop(bucket, false);
     return GW_OK;
 }
 

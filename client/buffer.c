@@ -1,23 +1,18 @@
 /* buffer.c - allocating, registering and releasing memory
  *
- * Both kinds of buffer are a memfd that is filled before it is sealed, so that neither side can be killed
- * by a page that is not there (SIGBUS). The fd is closed as soon as the daemon has its own.
+ * Host memory is an arena, or has one behind it. Device memory is opened by the daemon where it can be; else the daemon
+ * knows nothing of it, and each of its buckets has an arena (bounce.c).
  */
 #include "buffer.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/sysinfo.h>
-#include <unistd.h>
 
 #include "bucket.h"
 #include "context.h"
 #include "error.h"
-#include "gradwire.pb-c.h"
 #include "group.h"
 
 /* ---- the context's buffers, in order of address ------------------------------------------------- */
@@ -105,95 +100,7 @@ gw_status_t gw_buffer_find(gw_context_t *context, const void *data, uint64_t byt
 
 /* ---- making ------------------------------------------------------------------------------------- */
 
-/* fallocate would take page after page until the kernel ends somebody for it. */
-static bool fits_in_host(size_t bytes) {
-    struct sysinfo info;
-
-    return sysinfo(&info) != 0 || bytes / info.mem_unit <= (uint64_t)info.totalram + info.totalswap;
-}
-
-/* A sealed memfd without holes. */
-static gw_status_t make_memfd(size_t bytes, int *fd_out) {
-    gw_status_t status;
-    int fd;
-    int result;
-
-    if (!fits_in_host(bytes))
-        return gw_fail(GW_ERR_NO_MEMORY, "a buffer of %zu bytes is larger than the memory of this host", bytes);
-    fd = memfd_create("gradwire-buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0)
-        return gw_fail_errno("memfd_create");
-    if (ftruncate(fd, (off_t)bytes) < 0) {
-        status = gw_fail_errno("ftruncate of the buffer's memfd");
-        goto err_fd;
-    }
-    do {
-        result = fallocate(fd, 0, 0, (off_t)bytes);
-    } while (result < 0 && errno == EINTR);
-    if (result < 0) {
-        status = gw_fail_errno("fallocate of the buffer's memfd");
-        goto err_fd;
-    }
-    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
-        status = gw_fail_errno("sealing the buffer's memfd");
-        goto err_fd;
-    }
-    *fd_out = fd;
-    return GW_OK;
-
-err_fd:
-    close(fd);
-    return status;
-}
-
-static gw_status_t map_memfd(int fd, size_t bytes, uint8_t **shared_out) {
-    void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-    if (shared == MAP_FAILED)
-        return gw_fail_errno("mapping the buffer");
-    (void)madvise(shared, bytes, MADV_HUGEPAGE); /* an optimisation that kernels may be built without */
-    *shared_out = shared;
-    return GW_OK;
-}
-
-static gw_status_t announce(gw_context_t *context, int fd, size_t bytes, bool copied, uint32_t *handle_out) {
-    Gw__BufferCreate create = GW__BUFFER_CREATE__INIT;
-    Gw__BufferPart part = GW__BUFFER_PART__INIT;
-    gw_call_t call;
-
-    create.bytes = bytes;
-    create.parts = 1;
-    create.copied = copied;
-    part.kind = GW__HANDLE_KIND__HANDLE_MEMFD;
-    part.bytes = bytes;
-    gw_status_t status = gw_call_open(context, &call);
-    if (status != GW_OK)
-        return status;
-    gw_call_send(&call, GW_MSG_BUFFER_CREATE, &create.base, NULL, 0);
-    gw_call_send(&call, GW_MSG_BUFFER_PART, &part.base, &fd, 1);
-    status = gw_call_reply(&call, GW_MSG_BUFFER_READY);
-    if (status == GW_OK) {
-        Gw__BufferReady *ready = gw__buffer_ready__unpack(NULL, call.reply.header.body_bytes, call.reply.body);
-        if (ready == NULL || ready->buffer == 0)
-            status = gw_fail(GW_ERR_PROTOCOL, "the daemon's answer to BufferCreate cannot be read");
-        else
-            *handle_out = ready->buffer;
-        gw__buffer_ready__free_unpacked(ready, NULL);
-    }
-    gw_call_close(&call);
-    return status;
-}
-
-static gw_status_t release_handle(gw_context_t *context, uint32_t handle) {
-    Gw__BufferRelease release = GW__BUFFER_RELEASE__INIT;
-    release.buffer = handle;
-    return gw_call_do(context, GW_MSG_BUFFER_RELEASE, &release.base);
-}
-
-/* `data` NULL: the shared memory itself is what the caller gets. */
-static gw_status_t make_buffer(gw_context_t *context, void *data, uint64_t bytes, gw_buffer_t **buffer_out) {
-    uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
-    int fd = -1;
-
+static gw_status_t check_arguments(gw_context_t *context, uint64_t bytes, const void *buffer_out) {
     gw_status_t status = gw_context_check(context);
     if (status != GW_OK)
         return status;
@@ -205,60 +112,105 @@ static gw_status_t make_buffer(gw_context_t *context, void *data, uint64_t bytes
     if (bytes > limit)
         return gw_fail(GW_ERR_QUOTA, "bytes is %llu, beyond limits.buffer_bytes_per_uid (%llu)",
                        (unsigned long long)bytes, (unsigned long long)limit);
+    return GW_OK;
+}
+
+/* Memory that the daemon has opened itself, or goes by streams. What the daemon says against opening it is kept for
+ * gw_buffer_path; that it cannot take anything more, or has gone, is an error. */
+static gw_status_t offer_to_daemon(gw_buffer_t *buffer) {
+    gw_export_t *export = &buffer->export;
+    gw_arena_use_t use = {.device = gw_device_memory()->uuid(buffer->device), .why = ""};
+    char refusal[GW_WHY_BYTES];
+
+    if (export->n_parts == 0)
+        return GW_OK;
+    gw_status_t status = gw_arena_announce(buffer->context, buffer->bytes, &use, export->parts, export->n_parts,
+                                           refusal, &buffer->handle);
+    gw_device_memory()->close_parts(export);
+    if (status == GW_OK || status == GW_ERR_QUOTA || status == GW_ERR_DRAINING || refusal[0] == '\0')
+        return status;
+    export->path = "stream";
+    snprintf(export->why, sizeof(export->why), "%s", refusal);
+    return GW_OK;
+}
+
+static gw_status_t export_device(gw_buffer_t *buffer) {
+    char text[GW_DRIVER_TEXT_BYTES];
+
+    gw_status_t status = gw_device_memory()->export_span(buffer->device, buffer->data, buffer->bytes, &buffer->export,
+                                                         text, sizeof(text));
+    if (status != GW_OK)
+        return gw_fail(status, "%s", text);
+    status = offer_to_daemon(buffer);
+    if (status != GW_OK)
+        gw_device_memory()->drop(&buffer->export);
+    return status;
+}
+
+/* `data` NULL: the shared memory itself is what the caller gets. */
+static gw_status_t share_host(gw_buffer_t *buffer, void *data) {
+    const gw_arena_use_t use = {.copied = data != NULL, .device = "", .why = ""};
+
+    gw_status_t status = gw_arena_make(buffer->context, buffer->bytes, &use, &buffer->arena);
+    if (status != GW_OK)
+        return status;
+    buffer->handle = buffer->arena.handle;
+    buffer->data = data != NULL ? data : buffer->arena.shared;
+    return GW_OK;
+}
+
+static void buffer_free(gw_buffer_t *buffer) {
+    gw_arena_unmap(&buffer->arena);
+    if (buffer->device != NULL)
+        gw_device_memory()->drop(&buffer->export);
+    free(buffer);
+}
+
+static gw_status_t make_buffer(gw_context_t *context, void *data, uint64_t bytes, gw_device_t *device,
+                               gw_buffer_t **buffer_out) {
     gw_buffer_t *buffer = calloc(1, sizeof(*buffer));
     if (buffer == NULL)
         return gw_fail(GW_ERR_NO_MEMORY, "the record of a buffer");
     buffer->context = context;
+    buffer->data = data;
     buffer->bytes = bytes;
-    buffer->shared_bytes = (size_t)((bytes + page_bytes - 1) / page_bytes * page_bytes);
-
-    status = make_memfd(buffer->shared_bytes, &fd);
-    if (status != GW_OK)
-        goto err_buffer;
-    status = map_memfd(fd, buffer->shared_bytes, &buffer->shared);
-    if (status != GW_OK)
-        goto err_fd;
-    buffer->data = data != NULL ? data : buffer->shared;
-    status = announce(context, fd, buffer->shared_bytes, data != NULL, &buffer->handle);
-    if (status != GW_OK)
-        goto err_map;
+    buffer->device = device;
+    gw_status_t status = device != NULL ? export_device(buffer) : share_host(buffer, data);
+    if (status != GW_OK) {
+        free(buffer);
+        return status;
+    }
     status = insert(context, buffer);
-    if (status != GW_OK)
-        goto err_handle;
-    close(fd);
+    if (status != GW_OK) {
+        if (buffer->handle != 0) /* nothing uses it; a session that breaks here ends it too */
+            (void)gw_arena_release(context, buffer->handle);
+        buffer_free(buffer);
+        return status;
+    }
     *buffer_out = buffer;
     return GW_OK;
-
-err_handle:
-    (void)release_handle(context, buffer->handle); /* nothing uses it; a session that breaks here ends it too */
-err_map:
-    munmap(buffer->shared, buffer->shared_bytes);
-err_fd:
-    close(fd);
-err_buffer:
-    free(buffer);
-    return status;
 }
 
 gw_status_t gw_buffer_alloc(gw_context_t *context, uint64_t bytes, gw_buffer_t **buffer_out) {
-    return make_buffer(context, NULL, bytes, buffer_out);
+    gw_status_t status = check_arguments(context, bytes, buffer_out);
+    return status != GW_OK ? status : make_buffer(context, NULL, bytes, NULL, buffer_out);
 }
 
 gw_status_t gw_buffer_register(gw_context_t *context, void *data, uint64_t bytes, gw_buffer_t **buffer_out) {
+    gw_device_t *device;
+
     if (data == NULL)
         return gw_fail(GW_ERR_INVALID_ARGUMENT, "data is NULL");
     if (bytes > UINTPTR_MAX - (uintptr_t)data)
         return gw_fail(GW_ERR_INVALID_ARGUMENT, "bytes is %llu, which leads from data %p past the end of memory",
                        (unsigned long long)bytes, data);
-    return make_buffer(context, data, bytes, buffer_out);
+    gw_status_t status = check_arguments(context, bytes, buffer_out);
+    if (status == GW_OK)
+        status = gw_device_find(data, bytes, &device);
+    return status != GW_OK ? status : make_buffer(context, data, bytes, device, buffer_out);
 }
 
 /* ---- ending ------------------------------------------------------------------------------------- */
-
-static void buffer_free(gw_buffer_t *buffer) {
-    munmap(buffer->shared, buffer->shared_bytes);
-    free(buffer);
-}
 
 /* Runs `visit` on every bucket that uses the buffer, until it returns false; each under its group's lock. */
 static bool visit_buckets(gw_buffer_t *buffer, bool (*visit)(gw_bucket_t *bucket)) {
@@ -274,7 +226,7 @@ static bool visit_buckets(gw_buffer_t *buffer, bool (*visit)(gw_bucket_t *bucket
     return go_on;
 }
 
-/* From here on the bucket is refused by gw_submit: the daemon ends it with its memory. */
+/* From here on the bucket is refused by gw_submit. The daemon ends it with its memory, unless that is an arena. */
 static bool forget_memory(gw_bucket_t *bucket) {
     bucket->released = gw_bucket_settle(bucket);
     return bucket->released;
@@ -293,7 +245,7 @@ gw_status_t gw_buffer_release(gw_buffer_t *buffer) {
     if (!idle)
         return gw_fail(GW_ERR_BUSY, "a bucket that uses the buffer at %p has an unfinished operation",
                        (void *)buffer->data);
-    status = release_handle(context, buffer->handle);
+    status = buffer->handle != 0 ? gw_arena_release(context, buffer->handle) : GW_OK;
     if (status != GW_OK && !gw_context_is_broken(context))
         return status;
     pthread_mutex_lock(&context->objects_lock);
@@ -305,8 +257,8 @@ gw_status_t gw_buffer_release(gw_buffer_t *buffer) {
 
 void gw_buffer_end(gw_buffer_t *buffer) {
     gw_context_t *context = buffer->context;
-    if (!gw_context_is_forked(context))
-        (void)release_handle(context, buffer->handle); /* closing the session does it if this cannot */
+    if (!gw_context_is_forked(context) && buffer->handle != 0)
+        (void)gw_arena_release(context, buffer->handle); /* closing the session does it if this cannot */
     take_out(context, buffer);
     buffer_free(buffer);
 }
@@ -317,4 +269,12 @@ void *gw_buffer_data(const gw_buffer_t *buffer) {
 
 uint64_t gw_buffer_bytes(const gw_buffer_t *buffer) {
     return buffer != NULL ? buffer->bytes : 0;
+}
+
+const char *gw_buffer_path(const gw_buffer_t *buffer) {
+    if (buffer == NULL)
+        return "";
+    if (buffer->device != NULL)
+        return buffer->export.path;
+    return buffer->data == buffer->arena.shared ? "shared" : "copied";
 }

@@ -5,15 +5,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "arena.h"
+#include "device.h"
 #include "gradwire.h"
 
 struct gw_buffer {
     gw_context_t *context;
-    uint32_t handle;
-    uint8_t *data; /* what the caller sees */
+    uint32_t handle; /* the daemon's; 0: it knows nothing of this memory, which goes by streams */
+    uint8_t *data;   /* what the caller sees */
     uint64_t bytes;
-    uint8_t *shared;     /* what the daemon sees: `data` itself, or the arena behind registered memory */
-    size_t shared_bytes; /* whole pages */
+    gw_arena_t arena;    /* of host memory what the daemon sees: `data` itself, or what is behind registered memory */
+    gw_device_t *device; /* NULL: host memory */
+    gw_export_t export;  /* of device memory */
 };
 
 /* Finds the buffer in which all of the span lies, and where in it. The span has at least 1 byte.

@@ -212,6 +212,16 @@ gw_status_t gw_call_reply(gw_call_t *call, enum gw_message_type wanted) {
     return GW_OK;
 }
 
+void gw_call_refusal(const gw_call_t *call, char *text, size_t text_bytes) {
+    text[0] = '\0';
+    if (call->state != GW_CALL_ANSWERED || call->reply.header.type != GW_MSG_ERROR)
+        return;
+    Gw__Error *error = gw__error__unpack(NULL, call->reply.header.body_bytes, call->reply.body);
+    if (error != NULL)
+        snprintf(text, text_bytes, "%s", error->text);
+    gw__error__free_unpacked(error, NULL);
+}
+
 void gw_call_close(gw_call_t *call) {
     gw_frame_close_fds(&call->reply);
     free(call->storage);

@@ -137,6 +137,7 @@ static gw_status_t greet(gw_context_t *context, const char *name) {
         } else {
             context->max_ranks = welcome->max_ranks;
             context->max_buffer_bytes = welcome->max_buffer_bytes;
+            context->stream_bytes = welcome->stream_bytes;
             gw__welcome__free_unpacked(welcome, NULL);
         }
     }
@@ -145,6 +146,7 @@ static gw_status_t greet(gw_context_t *context, const char *name) {
 }
 
 static void context_free(gw_context_t *context) {
+    gw_watchdog_end(&context->watchdog, gw_context_is_forked(context));
     if (!gw_context_is_forked(context)) { /* in a child, a thread that it does not have may hold them */
         pthread_cond_destroy(&context->changed);
         pthread_mutex_destroy(&context->objects_lock);
@@ -173,6 +175,7 @@ static gw_context_t *context_new(void) {
     pthread_mutex_init(&context->lock, NULL);
     pthread_mutex_init(&context->objects_lock, NULL);
     pthread_cond_init(&context->changed, NULL);
+    gw_watchdog_init(&context->watchdog);
     return context;
 }
 

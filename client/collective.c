@@ -118,7 +118,7 @@ static gw_status_t run(gw_group_t *group, gw_queue_t queue, gw_bucket_desc_t *de
     if (status != GW_OK)
         return status;
     status = gw_bucket_submit(bucket, queue, (uint64_t)gettid(), &waiter, &op);
-    if (status == GW_OK)
+    if (status == GW_OK && bucket->place != GW_PLACE_DEVICE) /* there the stream waits */
         status = gw_bucket_await(group, op, &waiter, INT64_MAX);
     pthread_mutex_lock(&group->lock);
     bucket->pins--;
@@ -188,6 +188,8 @@ gw_status_t gw_reduce(const void *send, void *recv, uint64_t count, gw_type_t ty
 
 gw_status_t gw_barrier(gw_group_t *group, gw_queue_t queue) {
     gw_bucket_desc_t desc = GW_BUCKET_DESC_INIT;
+    if (queue != NULL)
+        return gw_fail(GW_ERR_UNSUPPORTED, "queue is %p, but a barrier is for threads: it must be NULL", queue);
     desc.collective = GW_BARRIER;
     return run(group, queue, &desc);
 }

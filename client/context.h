@@ -2,8 +2,8 @@
  *
  * A context is one session of the daemon. Requests are synchronous for the thread that makes them, but
  * several threads may have one under way each: joining a group waits for the other ranks, and they may be
- * threads of this process. Replies are told apart by the request number. There is no thread of the
- * library's own: of the threads that wait, one reads the socket and hands the others their replies.
+ * threads of this process. Replies are told apart by the request number. No thread of the library's own
+ * serves them: of the threads that wait, one reads the socket and hands the others their replies.
  */
 #ifndef GW_CONTEXT_H
 #define GW_CONTEXT_H
@@ -15,6 +15,7 @@
 
 #include "frame.h"
 #include "gradwire.h"
+#include "watchdog.h"
 
 /* One request under way; lives on the stack of the thread that makes it. */
 typedef struct gw_call {
@@ -33,6 +34,7 @@ struct gw_context {
     pid_t pid; /* who connected: a forked child has another */
     uint32_t max_ranks;
     uint64_t max_buffer_bytes;
+    uint64_t stream_bytes; /* up to this size a device's buckets go by the stream */
 
     pthread_mutex_t send_lock; /* held from the first to the last message of a request */
     uint8_t *packed;           /* GW_BODY_MAX bytes to pack a message into */
@@ -49,6 +51,8 @@ struct gw_context {
     gw_group_t *groups;
     gw_buffer_t **buffers; /* in order of address */
     size_t n_buffers, buffers_room;
+
+    gw_watchdog_t watchdog;
 };
 
 /* GW_OK if the calling process may use the context; GW_ERR_FORKED in a child. */
@@ -69,6 +73,9 @@ void gw_call_send(gw_call_t *call, enum gw_message_type type, const ProtobufCMes
  * Fds of the reply that the caller wants to keep it takes by setting them to -1. */
 gw_status_t gw_call_reply(gw_call_t *call, enum gw_message_type wanted);
 void gw_call_close(gw_call_t *call);
+
+/* The daemon's own words where it refused, else "". After gw_call_reply. */
+void gw_call_refusal(const gw_call_t *call, char *text, size_t text_bytes);
 
 /* The whole of a request of one message whose answer is Done. */
 gw_status_t gw_call_do(gw_context_t *context, enum gw_message_type type, const ProtobufCMessage *message);

@@ -93,8 +93,9 @@ typedef struct {
     unsigned char bytes[128];
 } gw_unique_id_t;
 
-/* Where the input becomes ready and the result is needed. A CUDA stream where a device is used;
- * NULL on the host: the input is ready when gw_submit is called. */
+/* Where the input becomes ready and the result is needed. For a bucket of device memory a CUDA stream (cudaStream_t or
+ * CUstream; NULL is the default stream) of that device; for one of host memory NULL: the input is ready when gw_submit
+ * is called. */
 typedef void *gw_queue_t;
 
 /* One submitted operation: its sequence number in the group, counted from 1. */
@@ -189,8 +190,9 @@ GW_API gw_status_t gw_group_check(gw_group_t *group, gw_report_t *report_out);
 GW_API gw_status_t gw_group_abort(gw_group_t *group, const char *reason);
 
 /* Leaves the group and frees the handle and its buckets. Ranks that go on submitting get
- * GW_ERR_RANK_LEFT; an operation of this rank that is unfinished fails the group.
- * Blocking: a round trip, so that the daemon has let go of the buckets when it returns. */
+ * GW_ERR_RANK_LEFT; an operation of this rank that is unfinished fails the group, and streams that wait for it are freed.
+ * Blocking: a round trip, so that the daemon has let go of the buckets when it returns; after operations on device
+ * memory also until the device has done what was enqueued on it. */
 GW_API void gw_group_free(gw_group_t *group);
 
 GW_API int gw_group_rank(const gw_group_t *group);
@@ -210,12 +212,31 @@ GW_API gw_status_t gw_group_fd(gw_group_t *group, int *fd_out);
  * GW_ERR_DAEMON_GONE. */
 GW_API gw_status_t gw_buffer_alloc(gw_context_t *context, uint64_t bytes, gw_buffer_t **buffer_out);
 
-/* Registers host memory that the caller already has, at any address and alignment. The daemon cannot
- * map it, so every operation on it is copied through a shared arena of the same size: into it by
- * gw_submit, out of it by gw_wait or the gw_test that finds it finished, in the calling thread.
- * Where speed counts, use gw_buffer_alloc.
- * Ownership: the memory stays the caller's and must outlive the registration. Errors: as gw_buffer_alloc. */
+/* Registers memory that the caller already has, at any address and alignment.
+ *
+ * Host memory: the daemon cannot map it, so every operation on it is copied through a shared arena of the same size:
+ * into it by gw_submit, out of it by gw_wait or the gw_test that finds it finished, in the calling thread. Where speed
+ * counts, use gw_buffer_alloc.
+ *
+ * Device memory (CUDA; all of it on one device): the library asks the driver what the memory is, and takes the first
+ * way that works; gw_buffer_path and `gwctl buffers` show which, and why.
+ *   "ipc"     cudaMalloc, cuMemAlloc: a legacy IPC handle. Allocations that share its 2 MiB block are opened with it.
+ *   "vmm"     cuMemCreate with file descriptors as handle type, PyTorch's expandable segments: one fd an allocation
+ *   "pool"    cudaMallocFromPoolAsync, from a pool with file descriptors as handle type
+ *   "stream"  everything else (cudaMallocAsync's default pool, managed memory, containers that forbid the above): the
+ *             caller's own stream copies each bucket to an arena that is shared with the daemon, and back
+ * Small buckets go by the stream in any case: it returns them sooner.
+ * A device's memory that the daemon has opened is not given back to the device before gw_buffer_release, even if
+ * its owner frees it; memory of a pool must be released here before it is freed (the driver's rule). An operation on
+ * memory that was freed or replaced since is refused with GW_ERR_BUFFER_STALE.
+ *
+ * Ownership: the memory stays the caller's and must outlive the registration. Errors: as gw_buffer_alloc,
+ * GW_ERR_UNSUPPORTED (neither host nor device memory, or the plugin for its device is not installed). */
 GW_API gw_status_t gw_buffer_register(gw_context_t *context, void *data, uint64_t bytes, gw_buffer_t **buffer_out);
+
+/* How the daemon gets at the memory: "shared" (gw_buffer_alloc), "copied" (registered host memory), or for device memory
+ * "ipc", "vmm", "pool" or "stream". Static memory. */
+GW_API const char *gw_buffer_path(const gw_buffer_t *buffer);
 
 /* Ends a buffer. When it returns the daemon has unmapped it. Buckets that use it must have no
  * unfinished operation; they cannot be submitted again. Registered memory itself is left alone.
@@ -272,12 +293,30 @@ GW_API gw_status_t gw_bucket_create(gw_group_t *group, const gw_bucket_desc_t *d
 /* Ends a bucket; it must have no unfinished operation. Blocking: a round trip. Errors: GW_ERR_BUSY. */
 GW_API gw_status_t gw_bucket_free(gw_bucket_t *bucket);
 
-/* Submits a bucket: its input is ready. Returns at once with the operation to wait for. The group holds
- * a fixed number of operations in flight (credits, at least 64); when all are in use the call waits for
- * the oldest one. A bucket that is still in flight must be waited for before it is submitted again.
- * Errors: the group's status if it has failed, GW_ERR_BUSY, GW_ERR_DAEMON_GONE,
- * GW_ERR_UNSUPPORTED (a queue other than NULL without a device). */
+/* Submits a bucket. Returns at once with the operation to wait for. The group holds a fixed number of operations in
+ * flight (credits, at least 64); when all are in use the call waits for the oldest one.
+ * Host memory: its input is ready now. Device memory: it is ready when `queue` has come to this point; what the stream
+ * does later does not wait for the operation until gw_stream_wait says so. The stream may be destroyed right after.
+ * A bucket that is still in flight must be waited for, by gw_wait, gw_test, gw_stream_wait or gw_event_record, before
+ * it is submitted again; after the last two the new input must come from a stream that is ordered after that wait.
+ * Errors: the group's status if it has failed, GW_ERR_BUSY, GW_ERR_DAEMON_GONE, GW_ERR_BUFFER_STALE,
+ * GW_ERR_CAPTURE (the stream is being captured into a graph, which stays valid),
+ * GW_ERR_UNSUPPORTED (a queue other than NULL for host memory). */
 GW_API gw_status_t gw_submit(gw_bucket_t *bucket, gw_queue_t queue, gw_op_t *op_out);
+
+/* Makes `queue`, a stream of the bucket's device, wait for an operation: what is enqueued on it later sees the result.
+ * Several streams may wait for one operation; where the bucket goes by the stream, the first of them copies the result,
+ * and the others wait for that. A group's failure and the daemon's end free waiting streams within 2 s;
+ * the result is then undefined, so ask gw_group_check before an optimiser step is trusted.
+ * An operation without memory has no stream that could wait: a barrier, a count of 0; then this does nothing.
+ * Blocking: never, unless the driver's queue of the stream is full.
+ * Errors: GW_ERR_NOT_FOUND (as gw_wait), GW_ERR_CAPTURE, GW_ERR_UNSUPPORTED (host memory), GW_ERR_INVALID_ARGUMENT (a
+ * stream of another device), the status of a group that has failed. */
+GW_API gw_status_t gw_stream_wait(gw_group_t *group, gw_op_t op, gw_queue_t queue);
+
+/* Records `event` (cudaEvent_t or CUevent of the bucket's device): it is complete when the operation's result is there.
+ * For whoever waits by events of his own. Blocking, errors: as gw_stream_wait. */
+GW_API gw_status_t gw_event_record(gw_group_t *group, gw_op_t op, void *event);
 
 /* Waits until an operation has finished, for at most timeout_ns (GW_NO_TIMEOUT: for ever; it still ends
  * when a rank dies, the deadline passes or the daemon goes away). Waiting again for a finished operation
@@ -293,7 +332,10 @@ GW_API gw_status_t gw_test(gw_group_t *group, gw_op_t op);
 
 /* Submit and wait in one call, as MPI's. Buckets are declared on first use and kept (256 of them a
  * group, the least recently used goes first). Memory must lie in a buffer of the group's context.
- * Blocking: until finished.  Errors: those of gw_bucket_create, gw_submit and gw_wait. */
+ * With device memory they are enqueued on the stream `queue` and return, as NCCL's: what the stream does next sees the
+ * result. gw_barrier takes no stream: it is for the calling thread.
+ * Blocking: host memory until finished, device memory as gw_submit.
+ * Errors: those of gw_bucket_create, gw_submit, gw_wait and gw_stream_wait. */
 GW_API gw_status_t gw_all_reduce(const void *send, void *recv, uint64_t count, gw_type_t type, gw_redop_t redop,
                                  gw_group_t *group, gw_queue_t queue);
 GW_API gw_status_t gw_reduce_scatter(const void *send, void *recv, uint64_t recv_count, gw_type_t type,

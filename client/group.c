@@ -11,6 +11,7 @@
 
 #include "error.h"
 #include "gradwire.pb-c.h"
+#include "stream.h"
 
 enum { REASON_BYTES = 256, CREDITS_MAX = 65536 };
 
@@ -227,13 +228,15 @@ void gw_group_free(gw_group_t *group) {
     if (!forked) {
         pthread_mutex_unlock(&context->objects_lock);
         leave(context, group->handle);
-        pthread_mutex_destroy(&group->lock);
     }
+    gw_stream_end_group(group, forked);
     while (group->buckets != NULL) {
         gw_bucket_t *bucket = group->buckets;
         group->buckets = bucket->next;
-        free(bucket);
+        gw_bucket_drop(bucket, forked);
     }
+    if (!forked)
+        pthread_mutex_destroy(&group->lock);
     close(group->channel);
     munmap(group->slots, (size_t)gw_slots_bytes(group->credits));
     free(group->ring);

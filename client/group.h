@@ -2,7 +2,8 @@
  *
  * The group keeps a ring of `credits` records, one for each slot. A record is open from gw_submit until
  * its end has been seen by gw_wait, gw_test or whoever needs the slot next; seeing it once copies the
- * result of registered memory out and keeps the status, so that asking again gives the same answer.
+ * result of registered memory out and keeps the status, so that asking again gives the same answer. Operations on
+ * streams are open as well until somebody has seen their end, and the CPU may be several of a bucket ahead.
  */
 #ifndef GW_GROUP_H
 #define GW_GROUP_H
@@ -28,6 +29,8 @@ typedef struct gw_waiter {
 typedef struct gw_record {
     uint64_t sequence;
     gw_bucket_t *bucket;  /* NULL once the end has been seen */
+    gw_place_t place;     /* of its memory */
+    gw_device_t *device;  /* of device memory */
     gw_status_t status;   /* valid from then on */
     gw_waiter_t *waiters; /* none from then on */
 } gw_record_t;
@@ -38,6 +41,13 @@ typedef struct gw_cached {
     gw_bucket_t *bucket;
 } gw_cached_t;
 
+/* The slots as a device sees them. */
+typedef struct gw_pin {
+    struct gw_pin *next;
+    gw_device_t *device;
+    uint8_t *slots;
+} gw_pin_t;
+
 struct gw_group {
     gw_context_t *context;
     gw_group_t *next, **link; /* in context->groups */
@@ -45,11 +55,14 @@ struct gw_group {
     int rank, nranks;
     int channel; /* non-blocking */
     gw_slots_header_t *slots;
-    _Atomic bool gone;            /* the channel is closed: the daemon has gone away */
-    _Atomic uint64_t failed_seen; /* operations that failed alone and that gw_group_check has told of */
+    _Atomic bool gone;              /* the channel is closed: the daemon has gone away */
+    _Atomic uint64_t last_sequence; /* written under `lock` */
+    _Atomic uint64_t failed_seen;   /* operations that failed alone and that gw_group_check has told of */
+
+    gw_group_t *watch_next, **watch_link; /* the watchdog's; NULL: it does not watch */
 
     pthread_mutex_t lock; /* of what follows; keeps messages on the channel in order of sequence */
-    uint64_t last_sequence;
+    gw_pin_t *pins;
     bool notify;
     gw_record_t *ring; /* credits of them */
     gw_bucket_t *buckets;
@@ -69,15 +82,28 @@ void gw_group_message(const gw_group_t *group, char *text_out);
 /* Looks whether the daemon still holds its end of the channel. */
 bool gw_group_is_gone(gw_group_t *group);
 
-/* Whether the operation of an open record has ended; if so it is settled. The lock is held. */
+/* Whether the operation of an open record has ended, and its result is where it belongs; if so it is settled. The lock
+ * is held. */
 bool gw_record_settle(gw_group_t *group, gw_record_t *record);
 
 /* Blocks until the slot of `sequence` has ended, the deadline (CLOCK_MONOTONIC, INT64_MAX: none) has
  * passed, or the daemon has gone. The lock is not held. */
 gw_status_t gw_group_await(gw_group_t *group, uint64_t sequence, int64_t deadline_ns);
 
+/* Lets others run while a device copies a result that is ready: that takes microseconds, and wakes nobody. */
+void gw_group_nap(void);
+
+/* Fails with GW_ERR_NOT_FOUND: the group does not remember the operation. */
+gw_status_t gw_group_fail_unknown(const gw_group_t *group, gw_op_t op);
+
 static inline gw_record_t *gw_group_record(gw_group_t *group, uint64_t sequence) {
     return &group->ring[sequence & (group->credits - 1u)];
+}
+
+/* Whether the daemon has ended the operation. */
+static inline bool gw_group_has_ended(gw_group_t *group, uint64_t sequence) {
+    gw_slot_t *slot = gw_slots_at(group->slots, sequence, group->credits);
+    return gw_slots_reached(atomic_load_explicit(&slot->done, memory_order_acquire), sequence);
 }
 
 #endif

@@ -11,6 +11,7 @@
 #include "admin.h"
 #include "clock.h"
 #include "escape.h"
+#include "gradwire.pb-c.h"
 #include "kernels.h"
 #include "server.h"
 
@@ -71,6 +72,32 @@ static void add_totals(cJSON *json, const gwd_server_t *server) {
     number(json, "buckets", buckets);
 }
 
+static cJSON *devices_json(const gwd_server_t *server) {
+    cJSON *list = cJSON_CreateArray();
+
+    for (const gwd_device_t *device = server->devices; device; device = device->next) {
+        cJSON *json = cJSON_CreateObject();
+        bool open = atomic_load(&device->is_open);
+
+        foreign(json, "uuid", device->uuid);
+        cJSON_AddStringToObject(json, "state", atomic_load(&device->failed) ? "failed" : open ? "open" : "closed");
+        number(json, "context_bytes", open ? atomic_load(&device->context_bytes) : 0);
+        number(json, "arena_bytes", open ? (uint64_t)server->config.device_arena_bytes : 0);
+        number(json, "buffers", device->refs);
+        number(json, "buffer_bytes", device->imported);
+        cJSON_AddItemToArray(list, json);
+    }
+    return list;
+}
+
+/* Those that run here now. */
+static const char *engines(const gwd_server_t *server) {
+    for (const gwd_device_t *device = server->devices; device; device = device->next)
+        if (atomic_load(&device->is_open))
+            return "host, staged";
+    return gwd_engine_name(GWD_ENGINE_HOST);
+}
+
 cJSON *gwd_admin_status(struct gwd_server *server) {
     cJSON *json = cJSON_CreateObject();
     char node[2 * sizeof(server->node) + 1];
@@ -83,7 +110,7 @@ cJSON *gwd_admin_status(struct gwd_server *server) {
     cJSON_AddStringToObject(json, "host", server->host);
     number(json, "pid", (uint64_t)getpid());
     cJSON_AddNumberToObject(json, "uptime_s", seconds_since(server->started_ns));
-    cJSON_AddStringToObject(json, "engine", gwd_engine_name(GWD_ENGINE_HOST));
+    cJSON_AddStringToObject(json, "engine", engines(server));
     cJSON_AddStringToObject(json, "isa", gw_kernel_isa());
     cJSON_AddStringToObject(json, "state", server->draining ? "draining" : "serving");
     add_totals(json, server);
@@ -95,6 +122,7 @@ cJSON *gwd_admin_status(struct gwd_server *server) {
     cJSON_AddStringToObject(json, "socket", server->clients.path);
     cJSON_AddStringToObject(json, "admin_socket", server->admins.path);
     cJSON_AddStringToObject(json, "config_file", server->config.file);
+    cJSON_AddItemToObject(json, "devices", devices_json(server));
     return json;
 }
 
@@ -130,6 +158,19 @@ cJSON *gwd_admin_clients(struct gwd_server *server) {
 
 /* ---- groups ------------------------------------------------------------------------------------- */
 
+/* As soon as one rank's memory is a device's. */
+static cJSON *device_row_json(const gwd_plan_t *plan) {
+    cJSON *json = cJSON_CreateObject();
+
+    number(json, "max_bytes", plan->rows[GWD_PLAN_ROWS - 1].max_bytes);
+    cJSON_AddStringToObject(json, "engine", gwd_engine_name(GWD_ENGINE_STAGED));
+    cJSON_AddStringToObject(json, "mover", gwd_mover_name(GWD_MOVER_COPY));
+    cJSON_AddStringToObject(json, "codec", gwd_codec_name(GWD_CODEC_NONE));
+    number(json, "chunk_bytes", plan->device_chunk_bytes);
+    cJSON_AddStringToObject(json, "memory", "device");
+    return json;
+}
+
 static cJSON *plan_json(const gwd_plan_t *plan) {
     cJSON *list = cJSON_CreateArray();
 
@@ -142,8 +183,10 @@ static cJSON *plan_json(const gwd_plan_t *plan) {
         cJSON_AddStringToObject(json, "mover", gwd_mover_name(row->mover));
         cJSON_AddStringToObject(json, "codec", gwd_codec_name(row->codec));
         number(json, "chunk_bytes", row->chunk_bytes);
+        cJSON_AddStringToObject(json, "memory", "host");
         cJSON_AddItemToArray(list, json);
     }
+    cJSON_AddItemToArray(list, device_row_json(plan));
     return list;
 }
 
@@ -189,6 +232,7 @@ static cJSON *group_json(const gwd_group_t *group) {
     static const char *const states[] = {[GWD_GROUP_ID] = "id", [GWD_GROUP_FORMING] = "forming"};
     cJSON *json = cJSON_CreateObject();
     char hash[17];
+    bool staged;
 
     number(json, "id", group->id);
     number(json, "nranks", group->nranks);
@@ -200,8 +244,11 @@ static cJSON *group_json(const gwd_group_t *group) {
         return json;
     }
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)group->plan.hash);
-    cJSON_AddStringToObject(json, "engine", gwd_engine_name(GWD_ENGINE_HOST));
-    cJSON_AddStringToObject(json, "why", "all ranks are on this node, in host memory");
+    staged = atomic_load_explicit(&group->counters->staged, memory_order_relaxed) > 0;
+    cJSON_AddStringToObject(json, "engine", gwd_engine_name(staged ? GWD_ENGINE_STAGED : GWD_ENGINE_HOST));
+    cJSON_AddStringToObject(json, "why",
+                            staged ? "all ranks are on this node, and buckets lie in a device's memory"
+                                   : "all ranks are on this node, in host memory");
     cJSON_AddItemToObject(json, "plan", plan_json(&group->plan));
     cJSON_AddStringToObject(json, "plan_hash", hash);
     number(json, "lane", group->lane);
@@ -226,6 +273,27 @@ cJSON *gwd_admin_groups(struct gwd_server *server) {
 
 /* ---- buffers and buckets ------------------------------------------------------------------------ */
 
+static const char *kind_name(uint32_t kind) {
+    switch (kind) {
+    case GW__HANDLE_KIND__HANDLE_CUDA_IPC:
+        return "ipc";
+    case GW__HANDLE_KIND__HANDLE_CUDA_VMM:
+        return "vmm";
+    case GW__HANDLE_KIND__HANDLE_CUDA_POOL:
+        return "pool";
+    default:
+        return "memfd";
+    }
+}
+
+static const char *path_of(const gwd_buffer_t *buffer) {
+    if (buffer->device)
+        return "copied by the daemon";
+    if (!buffer->copied)
+        return "shared";
+    return buffer->uuid[0] ? "copied by the client's stream" : "copied by the client";
+}
+
 static void add_buffer(void *item, void *context) {
     const gwd_buffer_t *buffer = item;
     cJSON *json = cJSON_CreateObject();
@@ -234,9 +302,11 @@ static void add_buffer(void *item, void *context) {
     number(json, "client", buffer->session->id);
     number(json, "uid", buffer->session->uid);
     number(json, "bytes", buffer->bytes);
-    cJSON_AddStringToObject(json, "kind", "memfd");
-    cJSON_AddStringToObject(json, "path", buffer->copied ? "copied by the client" : "shared");
+    cJSON_AddStringToObject(json, "kind", kind_name(buffer->kind));
+    cJSON_AddStringToObject(json, "path", path_of(buffer));
     cJSON_AddBoolToObject(json, "copied", buffer->copied);
+    foreign(json, "device", buffer->uuid);
+    foreign(json, "why", buffer->why);
     cJSON_AddItemToArray(context, json);
 }
 

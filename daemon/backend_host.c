@@ -18,12 +18,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "gradwire.pb-c.h"
-
-static int accepts(uint32_t kind) {
-    return kind == GW__HANDLE_KIND__HANDLE_MEMFD;
-}
-
 static uint64_t page_bytes(void) {
     return (uint64_t)sysconf(_SC_PAGESIZE);
 }
@@ -88,12 +82,13 @@ static gw_status_t check_parts(const gwd_handle_t *parts, size_t n_parts, uint64
     return GW_OK;
 }
 
-static gw_status_t import(const gwd_handle_t *parts, size_t n_parts, gwd_memory_t *memory_out, char *text,
-                          size_t text_bytes) {
+static gw_status_t import(gwd_context_t *context, const gwd_handle_t *parts, size_t n_parts, gwd_memory_t *memory_out,
+                          char *text, size_t text_bytes) {
     uint64_t bytes, mapped, at = 0;
     unsigned char *base;
     gw_status_t status = check_parts(parts, n_parts, &bytes, &mapped, text, text_bytes);
 
+    (void)context; /* the host has none */
     if (status != GW_OK)
         return status;
     base = mmap(NULL, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -108,7 +103,7 @@ static gw_status_t import(const gwd_handle_t *parts, size_t n_parts, gwd_memory_
             goto err_part;
         at += length;
     }
-    *memory_out = (gwd_memory_t){base, bytes, mapped};
+    *memory_out = (gwd_memory_t){base, bytes, mapped, NULL};
     return GW_OK;
 
 err_part:
@@ -121,8 +116,9 @@ err_map:
     return errno == ENOMEM ? GW_ERR_NO_MEMORY : GW_ERR_SYSTEM;
 }
 
-static void release(const gwd_memory_t *memory) {
+static void release(gwd_context_t *context, const gwd_memory_t *memory) {
+    (void)context;
     (void)munmap(memory->address, memory->mapped_bytes); /* fails only for arguments that are not a mapping */
 }
 
-const gwd_backend_t gwd_backend_host = {"host", accepts, import, release};
+const gwd_backend_t gwd_backend_host = {"host", import, release};

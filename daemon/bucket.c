@@ -212,6 +212,8 @@ gw_status_t gwd_bucket_new(const gwd_bucket_desc_t *desc, uint32_t rank, uint32_
     bucket->desc = *desc;
     bucket->send = send;
     bucket->recv = recv;
+    bucket->send_device = send ? desc->send_buffer->device : NULL;
+    bucket->recv_device = recv ? desc->recv_buffer->device : NULL;
     bucket->bytes = send_bytes > recv_bytes ? send_bytes : recv_bytes;
     bucket->fingerprint = fingerprint(desc);
     *bucket_out = bucket;

@@ -15,6 +15,7 @@
 #include "gradwire.h"
 
 struct gwd_buffer;
+struct gwd_device;
 
 /* What a request says, with buffers resolved; buffers NULL where the rank uses none. */
 typedef struct gwd_bucket_desc {
@@ -35,9 +36,10 @@ typedef struct gwd_bucket {
     uint32_t id; /* within the rank; counted from 1 */
     bool ending; /* the loop has asked the lane for it back */
     gwd_bucket_desc_t desc;
-    const void *send; /* addresses in the daemon; NULL where unused */
+    const void *send; /* addresses in the daemon, or on the device; NULL where unused */
     void *recv;
-    uint64_t bytes; /* of the larger span: what the plan looks at */
+    struct gwd_device *send_device, *recv_device; /* NULL: host memory */
+    uint64_t bytes;                               /* of the larger span: what the plan looks at */
     uint64_t fingerprint;
     struct {
         bool detaching;     /* the loop wants it back when its last operation has ended */

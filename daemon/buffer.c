@@ -3,9 +3,11 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "frame.h"
+#include "gradwire.pb-c.h"
 #include "log.h"
 #include "server.h"
 #include "session.h"
@@ -13,14 +15,16 @@
 enum { PARTS_MAX = 4096 };
 
 gw_status_t gwd_buffer_new(struct gwd_session *session, uint32_t request, uint64_t bytes, uint32_t n_parts, bool copied,
-                           const char *device, gwd_buffer_t **buffer_out, char *text, size_t text_bytes) {
+                           const char *uuid, const char *why, gwd_buffer_t **buffer_out, char *text,
+                           size_t text_bytes) {
     gwd_quota_t *quota = &session->server->quota;
     gwd_buffer_t *buffer;
     gw_status_t status;
 
-    if (device[0]) {
-        snprintf(text, text_bytes, "this daemon has no backend for device '%s'", device);
-        return GW_ERR_UNSUPPORTED;
+    if (strlen(uuid) >= GWD_DEVICE_UUID_BYTES) {
+        snprintf(text, text_bytes, "the name of the device has %zu bytes, at most %d", strlen(uuid),
+                 GWD_DEVICE_UUID_BYTES - 1);
+        return GW_ERR_INVALID_ARGUMENT;
     }
     if (bytes == 0 || n_parts == 0 || n_parts > PARTS_MAX) {
         snprintf(text, text_bytes, "a buffer of %llu bytes in %u parts: at least 1 byte, 1 to %d parts",
@@ -47,12 +51,21 @@ gw_status_t gwd_buffer_new(struct gwd_session *session, uint32_t request, uint64
     buffer->bytes = bytes;
     buffer->n_parts = n_parts;
     buffer->copied = copied;
-    buffer->backend = &gwd_backend_host;
+    snprintf(buffer->uuid, sizeof(buffer->uuid), "%s", uuid);
+    snprintf(buffer->why, sizeof(buffer->why), "%s", why);
+    if (uuid[0] && !copied) {
+        buffer->device = gwd_device_ref(session->server, uuid);
+        if (!buffer->device)
+            goto err_parts;
+        buffer->device->imported += bytes;
+    }
     buffer->work.data = buffer;
     session->n_buffers++;
     *buffer_out = buffer;
     return GW_OK;
 
+err_parts:
+    free(buffer->parts);
 err_buffer:
     free(buffer);
 err_fds:
@@ -85,6 +98,10 @@ static void end(gwd_buffer_t *buffer) {
     drop_parts(buffer);
     if (buffer->handle)
         gwd_table_remove(&session->buffers, buffer->handle);
+    if (buffer->device) {
+        buffer->device->imported -= buffer->bytes;
+        gwd_device_unref(buffer->device);
+    }
     gwd_quota_refund(session->user, GWD_QUOTA_BUFFER_BYTES, buffer->bytes);
     gwd_quota_refund(session->user, GWD_QUOTA_BUFFERS, 1);
     session->n_buffers--;
@@ -96,11 +113,21 @@ void gwd_buffer_discard(gwd_buffer_t *buffer) {
     end(buffer);
 }
 
+static const gwd_backend_t *backend_of(const gwd_buffer_t *buffer) {
+    return buffer->device ? buffer->device->backend->memory : &gwd_backend_host;
+}
+
+static gwd_context_t *context_of(const gwd_buffer_t *buffer) {
+    return buffer->device ? buffer->device->context : NULL;
+}
+
 static void import_work(uv_work_t *work) {
     gwd_buffer_t *buffer = work->data;
 
-    buffer->status =
-        buffer->backend->import(buffer->parts, buffer->n_parts, &buffer->memory, buffer->text, sizeof(buffer->text));
+    buffer->status = buffer->device ? gwd_device_open(buffer->device, buffer->text, sizeof(buffer->text)) : GW_OK;
+    if (buffer->status == GW_OK)
+        buffer->status = backend_of(buffer)->import(context_of(buffer), buffer->parts, buffer->n_parts, &buffer->memory,
+                                                    buffer->text, sizeof(buffer->text));
 }
 
 static void import_done(uv_work_t *work, int cancelled) {
@@ -154,9 +181,9 @@ gw_status_t gwd_buffer_add_part(gwd_buffer_t *buffer, uint32_t index, const gwd_
         snprintf(text, text_bytes, "part %u of %llu bytes came where part %u was due", index,
                  (unsigned long long)part->bytes, buffer->n_received);
         status = GW_ERR_INVALID_ARGUMENT;
-    } else if (!buffer->backend->accepts(part->kind)) {
-        snprintf(text, text_bytes, "part %u: the %s backend takes no handle of kind %u", index, buffer->backend->name,
-                 part->kind);
+    } else if ((part->kind == GW__HANDLE_KIND__HANDLE_MEMFD) != !buffer->device) {
+        snprintf(text, text_bytes, "part %u: memory of %s does not come as a handle of kind %u", index,
+                 buffer->device ? "a device" : "the host", part->kind);
         status = GW_ERR_UNSUPPORTED;
     }
     if (status != GW_OK) {
@@ -164,6 +191,7 @@ gw_status_t gwd_buffer_add_part(gwd_buffer_t *buffer, uint32_t index, const gwd_
             close(part->fd);
         goto err;
     }
+    buffer->kind = buffer->n_received ? buffer->kind : part->kind;
     buffer->parts[buffer->n_received++] = *part;
     if (buffer->n_received < buffer->n_parts)
         return GW_OK;
@@ -185,7 +213,7 @@ err:
 static void release_work(uv_work_t *work) {
     gwd_buffer_t *buffer = work->data;
 
-    buffer->backend->release(&buffer->memory);
+    backend_of(buffer)->release(context_of(buffer), &buffer->memory);
 }
 
 static void release_done(uv_work_t *work, int cancelled) {

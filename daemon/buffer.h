@@ -12,8 +12,11 @@
 #include <uv.h>
 
 #include "backend.h"
+#include "device.h"
 
 struct gwd_session;
+
+enum { GWD_WHY_BYTES = 160 };
 
 typedef struct gwd_buffer {
     struct gwd_session *session;
@@ -21,7 +24,11 @@ typedef struct gwd_buffer {
     uint32_t request; /* to be answered: of BufferCreate, later of BufferRelease */
     uint64_t bytes;
     bool copied;
-    const gwd_backend_t *backend;
+    char
+        uuid[GWD_DEVICE_UUID_BYTES]; /* of the device that it is on, or whose memory it stands for; "" for the host's */
+    char why[GWD_WHY_BYTES];         /* it is copied, as the client says */
+    uint32_t kind;                   /* of its first part */
+    gwd_device_t *device;            /* whose memory it is; NULL for the host's */
     gwd_memory_t memory;
     gwd_handle_t *parts; /* until it is imported */
     uint32_t n_parts, n_received;
@@ -32,10 +39,11 @@ typedef struct gwd_buffer {
     uv_work_t work;
 } gwd_buffer_t;
 
-/* Makes a buffer that waits for its parts, charged to the session's user. Errors, with text:
+/* Makes a buffer that waits for its parts, charged to the session's user. One that is `copied` is host memory, and
+ * `uuid` is that of the device it stands for. Errors, with text:
  * GW_ERR_INVALID_ARGUMENT, GW_ERR_QUOTA, GW_ERR_NO_MEMORY, GW_ERR_UNSUPPORTED. */
 gw_status_t gwd_buffer_new(struct gwd_session *session, uint32_t request, uint64_t bytes, uint32_t n_parts, bool copied,
-                           const char *device, gwd_buffer_t **buffer_out, char *text, size_t text_bytes);
+                           const char *uuid, const char *why, gwd_buffer_t **buffer_out, char *text, size_t text_bytes);
 
 /* Takes the next part, fd included in every case. When it is the last, the import begins, and ends with a
  * reply to the session. Errors, with text: the buffer is gone then. */

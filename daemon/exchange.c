@@ -1,7 +1,6 @@
 /* exchange.c - see exchange.h */
 #include "exchange.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "kernels.h"
@@ -33,61 +32,92 @@ uint64_t gwd_exchange_plan(gwd_exchange_t *x, uint64_t chunk_bytes) {
     return segments(x) * x->chunks_per_segment;
 }
 
-static const void *at(const void *base, uint64_t bytes) {
-    return (const unsigned char *)base + bytes;
-}
-static void *at_mutable(void *base, uint64_t bytes) {
-    return (unsigned char *)base + bytes;
+uint64_t gwd_exchange_plan_even(gwd_exchange_t *x, uint64_t chunk_bytes) {
+    enum { ROUND = 16 }; /* elements, so that chunks start where wide accesses may */
+    uint64_t most, each;
+
+    if (gwd_exchange_plan(x, chunk_bytes) == 0)
+        return 0;
+    most = x->chunk_count;
+    each = (x->count - 1) / x->chunks_per_segment + 1;
+    each = (each + ROUND - 1) / ROUND * ROUND;
+    x->chunk_count = each < most ? each : most;
+    x->chunks_per_segment = (x->count - 1) / x->chunk_count + 1;
+    return segments(x) * x->chunks_per_segment;
 }
 
-/* All ranks' send spans from `bytes` on. */
-static unsigned all_sends(const gwd_exchange_t *x, uint64_t bytes, const void **in) {
-    for (uint32_t r = 0; r < x->nranks; r++)
-        in[r] = at(x->send[r], bytes);
-    return x->nranks;
+void gwd_exchange_chunk_at(const gwd_exchange_t *x, uint64_t index, gwd_chunk_t *chunk_out) {
+    size_t type_bytes = gw_type_bytes(x->type);
+    uint32_t segment = (uint32_t)(index / x->chunks_per_segment);
+    uint64_t first = index % x->chunks_per_segment * x->chunk_count;
+    uint64_t left = x->count - first;
+    uint64_t within = first * type_bytes;                         /* of the chunk in its segment */
+    uint64_t of_part = (segment * x->count + first) * type_bytes; /* of the chunk in a span of n segments */
+    gwd_chunk_t chunk = {0, x->nranks, 0, x->n_recv, within, within, left < x->chunk_count ? left : x->chunk_count};
+
+    switch (x->collective) {
+    case GW_ALL_REDUCE:
+    case GW_BARRIER: /* has no chunks */
+        break;
+    case GW_REDUCE:
+        chunk.first_out = x->root;
+        chunk.n_out = 1;
+        break;
+    case GW_REDUCE_SCATTER:
+        chunk.in_bytes = of_part;
+        chunk.first_out = segment;
+        chunk.n_out = 1;
+        break;
+    case GW_ALL_GATHER:
+        chunk.first_in = segment;
+        chunk.n_in = 1;
+        chunk.out_bytes = of_part;
+        break;
+    case GW_BROADCAST:
+        chunk.first_in = x->root;
+        chunk.n_in = 1;
+        break;
+    }
+    *chunk_out = chunk;
 }
 
-static unsigned all_recvs(const gwd_exchange_t *x, uint64_t bytes, void **out) {
-    for (uint32_t r = 0; r < x->nranks; r++)
-        out[r] = at_mutable(x->recv[r], bytes);
-    return x->nranks;
+static void advance(const void **in, unsigned n_in, void **out, unsigned n_out, uint64_t bytes) {
+    for (unsigned i = 0; i < n_in; i++)
+        in[i] = (const unsigned char *)in[i] + bytes;
+    for (unsigned i = 0; i < n_out; i++)
+        out[i] = (unsigned char *)out[i] + bytes;
+}
+
+/* What a core's own cache still holds, a device reads and writes slowly: each line must be asked for first. So pieces
+ * that just fit into that cache are given back to the one that all cores share, while they are there. */
+static void reduce_for_device(const gwd_exchange_t *x, const void **in, unsigned n_in, void **out, unsigned n_out,
+                              uint64_t count) {
+    enum { PIECE_BYTES = 16384 };
+    uint64_t type_bytes = gw_type_bytes(x->type), piece = PIECE_BYTES / type_bytes;
+
+    for (; count > 0; count -= piece) {
+        piece = piece < count ? piece : count;
+        gw_kernel_reduce(x->type, x->redop, in, n_in, out, n_out, piece);
+        for (unsigned i = 0; i < n_in; i++)
+            gw_kernel_demote(in[i], piece * type_bytes);
+        for (unsigned i = 0; i < n_out; i++)
+            gw_kernel_demote(out[i], piece * type_bytes);
+        advance(in, n_in, out, n_out, piece * type_bytes);
+    }
 }
 
 void gwd_exchange_chunk(const gwd_exchange_t *x, uint64_t index) {
     const void *in[GWD_RANKS_MAX];
     void *out[GWD_RANKS_MAX];
-    unsigned n_in = 1, n_out = 1;
-    size_t type_bytes = gw_type_bytes(x->type);
-    uint64_t segment = index / x->chunks_per_segment;
-    uint64_t first = index % x->chunks_per_segment * x->chunk_count;
-    uint64_t left = x->count - first;
-    uint64_t count = left < x->chunk_count ? left : x->chunk_count;
-    uint64_t within = first * type_bytes;                         /* of the chunk in its segment */
-    uint64_t of_part = (segment * x->count + first) * type_bytes; /* of the chunk in a span of n segments */
+    gwd_chunk_t chunk;
 
-    switch (x->collective) {
-    case GW_ALL_REDUCE:
-        n_in = all_sends(x, within, in);
-        n_out = all_recvs(x, within, out);
-        break;
-    case GW_REDUCE:
-        n_in = all_sends(x, within, in);
-        out[0] = at_mutable(x->recv[x->root], within);
-        break;
-    case GW_REDUCE_SCATTER:
-        n_in = all_sends(x, of_part, in);
-        out[0] = at_mutable(x->recv[segment], within);
-        break;
-    case GW_ALL_GATHER:
-        in[0] = at(x->send[segment], within);
-        n_out = all_recvs(x, of_part, out);
-        break;
-    case GW_BROADCAST:
-        in[0] = at(x->send[x->root], within);
-        n_out = all_recvs(x, within, out);
-        break;
-    case GW_BARRIER:
-        return;
-    }
-    gw_kernel_reduce(x->type, x->redop, in, n_in, out, n_out, count);
+    gwd_exchange_chunk_at(x, index, &chunk);
+    for (uint32_t i = 0; i < chunk.n_in; i++)
+        in[i] = (const unsigned char *)x->send[chunk.first_in + i] + chunk.in_bytes;
+    for (uint32_t i = 0; i < chunk.n_out; i++)
+        out[i] = (unsigned char *)x->recv[chunk.first_out + i] + chunk.out_bytes;
+    if (x->for_device)
+        reduce_for_device(x, in, chunk.n_in, out, chunk.n_out, chunk.count);
+    else
+        gw_kernel_reduce(x->type, x->redop, in, chunk.n_in, out, chunk.n_out, chunk.count);
 }

@@ -105,8 +105,9 @@ static bool prepare(gwd_group_t *group, endpoint_t *endpoints, gwd_group_seed_t 
     const gwd_config_t *config = &group->server->config;
     gwd_group_seed_t *seed;
 
-    gwd_plan_make(&group->plan, group->nranks, (uint64_t)config->reduce_inline_bytes,
-                  (uint64_t)config->reduce_chunk_bytes);
+    gwd_plan_make(&group->plan, group->nranks,
+                  &(gwd_plan_config_t){(uint64_t)config->reduce_inline_bytes, (uint64_t)config->reduce_chunk_bytes,
+                                       (uint64_t)config->device_chunk_bytes, (uint32_t)config->device_window});
     group->counters = calloc(1, sizeof(*group->counters) + group->nranks * sizeof(group->counters->ranks[0]));
     if (!group->counters)
         return false;

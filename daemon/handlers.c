@@ -50,6 +50,7 @@ static void on_hello(session_t *session, gw_frame_t *frame, const ProtobufCMessa
     welcome.version = (char *)(uintptr_t)server->version;
     welcome.max_buffer_bytes = (uint64_t)server->config.limits_buffer_bytes_per_uid;
     welcome.max_ranks = (uint32_t)server->config.limits_ranks_per_group;
+    welcome.stream_bytes = (uint64_t)server->config.device_stream_bytes;
     gwd_session_send(session, GW_MSG_WELCOME, frame->header.request, packed, gw__welcome__pack(&welcome, packed), NULL,
                      0);
 }
@@ -151,7 +152,7 @@ static void on_buffer_create(session_t *session, gw_frame_t *frame, const Protob
         return;
     }
     status = gwd_buffer_new(session, frame->header.request, create->bytes, create->parts, create->copied != 0,
-                            create->device, &session->incoming_buffer, text, sizeof(text));
+                            create->device, create->why, &session->incoming_buffer, text, sizeof(text));
     if (status != GW_OK)
         gwd_session_error(session, frame->header.request, status, "%s", text);
 }
@@ -159,7 +160,8 @@ static void on_buffer_create(session_t *session, gw_frame_t *frame, const Protob
 static void on_buffer_part(session_t *session, gw_frame_t *frame, const ProtobufCMessage *body) {
     const Gw__BufferPart *part = (const Gw__BufferPart *)body;
     gwd_buffer_t *buffer = session->incoming_buffer;
-    gwd_handle_t handle = {.kind = part->kind, .offset = part->offset, .bytes = part->bytes};
+    gwd_handle_t handle = {
+        .kind = part->kind, .offset = part->offset, .bytes = part->bytes, .handle_bytes = part->handle_bytes};
     char text[GWD_TEXT_BYTES];
     gw_status_t status;
     bool complete;

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -15,6 +16,7 @@
 enum {
     EVENTS_AT_ONCE = 64,
     SUBMITS_AT_ONCE = 32, /* from one channel, before others have their turn */
+    TIMER_SLACK_NS = 1000,
 };
 
 void gwd_lane_event(gwd_lane_t *lane, const gwd_event_t *event) {
@@ -141,6 +143,11 @@ static void read_channel(gwd_lane_t *lane, gwd_lane_rank_t *rank) {
 /* Works along while jobs are out. Returns whether there may be more to do, so that the lane only looks at
  * its channels and does not sleep. */
 static bool help(gwd_lane_t *lane) {
+    if (lane->staged) { /* copies end all the time, and nobody else starts the next ones */
+        if (!lane->copying)
+            (void)gwd_reduce_help(lane->reduce);
+        return true;
+    }
     if (lane->n_running == 0)
         return false;
     return gwd_reduce_help(lane->reduce) || !gwd_queue_empty(&lane->finished);
@@ -173,11 +180,13 @@ static int wait_events(gwd_lane_t *lane, struct epoll_event *events) {
         if (n > 0)
             lane->awake_until_ns = now_ns + atomic_load_explicit(&lane->limits->spin_ns, memory_order_relaxed);
         wait_ns = sleep_ns(lane, now_ns);
-        if (n != 0 || wait_ns == 0 || (lane->waiting && busy))
+        if (n != 0 || wait_ns == 0)
             return n;
         if (!busy && now_ns >= lane->awake_until_ns)
             break;
         (void)sched_yield(); /* cannot fail */
+        if (lane->staged || lane->waiting)
+            return 0; /* there is more to look at than channels */
     }
     timeout.tv_sec = (time_t)(wait_ns / 1000000000u);
     timeout.tv_nsec = (long)(wait_ns % 1000000000u);
@@ -194,7 +203,7 @@ static void take_finished(gwd_lane_t *lane) {
     gwd_job_t *job;
 
     while (gwd_queue_pop(&lane->finished, &job))
-        gwd_lane_job_finished(job);
+        job->on_finished(job);
 }
 
 static void turn(gwd_lane_t *lane) {
@@ -218,6 +227,10 @@ static void turn(gwd_lane_t *lane) {
     }
     if (lane->waiting)
         gwd_lane_poll_waiting(lane);
+    if (lane->staged) {
+        take_finished(lane); /* without the way through the kernel */
+        gwd_lane_staged_turn(lane);
+    }
     if (lane->next_check_ns && gwd_now_ns() >= lane->next_check_ns)
         gwd_lane_check_late(lane, gwd_now_ns());
     gwd_lane_free_ended(lane);
@@ -226,6 +239,7 @@ static void turn(gwd_lane_t *lane) {
 static void *run(void *argument) {
     gwd_lane_t *lane = argument;
 
+    (void)prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS); /* else a sleep of lane.poll_us takes twice as long */
     while (!lane->stopping)
         turn(lane);
     return NULL;
@@ -238,12 +252,13 @@ static int watch_queue(const gwd_lane_t *lane, gwd_queue_t *queue) {
 }
 
 int gwd_lane_new(gwd_queue_t *events, gwd_reduce_t *reduce, const gwd_lane_limits_t *limits, uint64_t trace_events,
-                 gwd_lane_t **lane_out) {
+                 uint32_t index, gwd_lane_t **lane_out) {
     gwd_lane_t *lane = calloc(1, sizeof(*lane));
     int error = ENOMEM;
 
     if (!lane)
         return ENOMEM;
+    lane->index = index;
     lane->events = events;
     lane->reduce = reduce;
     lane->limits = limits;

@@ -38,6 +38,7 @@ typedef struct gwd_rank_counters {
 typedef struct gwd_group_counters {
     _Atomic uint64_t last_completed;
     _Atomic uint64_t in_flight; /* operations begun by any rank and not ended */
+    _Atomic uint64_t staged;    /* operations on memory of a device */
     gwd_rank_counters_t ranks[];
 } gwd_group_counters_t;
 
@@ -108,9 +109,9 @@ typedef struct gwd_lane_limits {
 
 typedef struct gwd_lane gwd_lane_t;
 
-/* Starts a lane. `events`, `reduce` and `limits` must outlive it. Returns 0 or an errno value. */
+/* Starts lane number `index`, from 0 on. `events`, `reduce` and `limits` must outlive it. Returns 0 or an errno value. */
 int gwd_lane_new(gwd_queue_t *events, gwd_reduce_t *reduce, const gwd_lane_limits_t *limits, uint64_t trace_events,
-                 gwd_lane_t **lane_out);
+                 uint32_t index, gwd_lane_t **lane_out);
 
 /* Stops and frees it. All its groups must have ended. Blocking: until the thread has ended. */
 void gwd_lane_free(gwd_lane_t *lane);

@@ -28,7 +28,7 @@ static gw_status_t new_ops(gwd_lane_group_t *group) {
         op->parts = parts + (size_t)i * group->nranks;
         op->job.share = &group->share;
         op->job.finished = &group->lane->finished;
-        op->job.exchange.nranks = group->nranks;
+        op->job.exchange.nranks = op->job.exchange.n_recv = group->nranks;
         op->job.exchange.send = (const void **)(spans + (size_t)i * group->nranks);
         op->job.exchange.recv = spans + n + (size_t)i * group->nranks;
     }
@@ -69,6 +69,7 @@ gw_status_t gwd_lane_group_new(gwd_lane_t *lane, gwd_group_seed_t *seed, gwd_lan
 void gwd_lane_group_free(gwd_lane_group_t *group) {
     for (uint32_t r = 0; r < group->nranks; r++)
         free(group->ranks[r].buckets);
+    gwd_lane_free_flights(group);
     free(group->ops[0].parts);
     free(group->ops[0].job.exchange.send);
     free(group->ops);
@@ -130,6 +131,8 @@ static void end_ops(gwd_lane_group_t *group) {
 
         if (op->sequence != sequence)
             continue;
+        if (op->state == GWD_OP_RUNNING && op->staged)
+            continue; /* it starts no further chunk, and ends when those under way have */
         if (op->state == GWD_OP_RUNNING)
             gwd_reduce_cancel(group->lane->reduce, &op->job);
         else if (op->state != GWD_OP_FREE)

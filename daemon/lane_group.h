@@ -16,12 +16,13 @@
 #include "submit.h"
 
 typedef struct gwd_lane_group gwd_lane_group_t;
+typedef struct gwd_flight gwd_flight_t; /* lane_staged.c */
 
 typedef enum gwd_op_state {
     GWD_OP_FREE,
     GWD_OP_GATHERING, /* not all ranks have submitted */
     GWD_OP_WAITING,   /* all have, but an input is not ready yet */
-    GWD_OP_RUNNING,   /* the reduce threads have it */
+    GWD_OP_RUNNING,   /* the reduce threads have it, or copy engines */
     GWD_OP_FAILED,    /* it has failed alone, and not all ranks have submitted */
 } gwd_op_state_t;
 
@@ -44,6 +45,12 @@ typedef struct gwd_op {
     bool late_reported;
     struct gwd_op *next_waiting; /* in the lane's list of operations whose inputs are not ready */
     gwd_part_t *parts;           /* nranks */
+
+    bool staged; /* it runs in chunks through arenas; the rest is of those only */
+    uint64_t next_chunk, n_staged_chunks;
+    uint32_t n_flights;               /* chunks under way */
+    struct gwd_device *device_failed; /* NULL while all is well */
+    struct gwd_op *next_staged;       /* in the lane's list */
 } gwd_op_t;
 
 typedef struct gwd_lane_rank {
@@ -75,11 +82,13 @@ struct gwd_lane_group {
     uint64_t failed_ops;
     uint32_t n_running, n_left, n_released, n_stalled;
     gwd_lane_rank_t *ranks;
-    gwd_op_t *ops; /* credits */
+    gwd_op_t *ops;                        /* credits */
+    gwd_flight_t *flights, *free_flights; /* NULL until a device's memory takes part */
 };
 
 struct gwd_lane {
     pthread_t thread;
+    uint32_t index;
     int epoll_fd;
     gwd_queue_t commands; /* gwd_command_t */
     gwd_queue_t finished; /* gwd_job_t * */
@@ -91,9 +100,12 @@ struct gwd_lane {
     gwd_lane_group_t *groups;
     gwd_lane_group_t *ended;          /* freed at the end of the turn: events of this turn may point into them */
     gwd_op_t *waiting, *last_waiting; /* operations whose inputs are not ready: polled */
-    uint64_t awake_until_ns;          /* until then it looks for more instead of sleeping */
-    uint32_t n_running;               /* jobs that have not come back */
-    uint64_t next_check_ns;           /* when to look for late ranks; 0: nobody waits */
+    gwd_op_t *staged;           /* operations that run in chunks, by priority; while there are some it never sleeps */
+    struct gwd_copies *copying; /* streams with copies under way */
+    uint32_t copies_reserved;   /* that flights may have under way, at most GWD_STREAM_DEPTH */
+    uint64_t awake_until_ns;    /* until then it looks for more instead of sleeping */
+    uint32_t n_running;         /* jobs that have not come back */
+    uint64_t next_check_ns;     /* when to look for late ranks; 0: nobody waits */
     bool stopping;
     uint8_t *packet; /* GW_PACKET_MAX bytes to receive into */
 };
@@ -130,7 +142,7 @@ void gwd_lane_submit(gwd_lane_rank_t *rank, const gwd_submit_t *submit);
 
 /* Fails the group, since a rank sent what no client library sends. */
 void gwd_lane_broke_protocol(gwd_lane_rank_t *rank, const char *how);
-void gwd_lane_job_finished(gwd_job_t *job);
+void gwd_lane_op_finished(gwd_op_t *op);
 void gwd_lane_poll_waiting(gwd_lane_t *lane);
 
 /* Sends a Complete, if there is room for it. */
@@ -141,6 +153,12 @@ void gwd_lane_op_end(gwd_op_t *op, gw_status_t status);
 
 /* Starts the channels that had to wait for an entry of the window. */
 void gwd_lane_unstall(gwd_lane_group_t *group);
+
+/* lane_staged.c: operations some rank of which has memory on a device. */
+bool gwd_lane_is_staged(const gwd_op_t *op);
+void gwd_lane_stage(gwd_op_t *op, uint64_t bytes);
+void gwd_lane_staged_turn(gwd_lane_t *lane);
+void gwd_lane_free_flights(gwd_lane_group_t *group);
 
 /* lane_late.c: names those who are waited for, ends groups at the deadline; sets next_check_ns. */
 void gwd_lane_check_late(gwd_lane_t *lane, uint64_t now_ns);

@@ -71,7 +71,7 @@ static void tell_loop(const gwd_op_t *op, uint64_t waited_ns) {
         event.waiters[r] = (gwd_waiter_t){.queue = op->parts[r].queue,
                                           .last_queue = group->ranks[r].last_queue,
                                           .ever = group->ranks[r].submitted > 0,
-                                          .submitted = op->parts[r].bucket != NULL};
+                                          .submitted = !is_missing(op, r)};
     gwd_lane_event(group->lane, &event);
 }
 
@@ -99,8 +99,17 @@ static bool waits_for_ranks(const gwd_op_t *op, uint64_t sequence) {
     return op->sequence == sequence && (op->state == GWD_OP_GATHERING || op->state == GWD_OP_WAITING);
 }
 
+/* Whether a rank has come to the operation: a stream's has when its input is ready. */
+static bool has_come(const gwd_op_t *op) {
+    uint32_t r = 0;
+
+    while (r < op->group->nranks && is_missing(op, r))
+        r++;
+    return r < op->group->nranks;
+}
+
 /* Looks at all operations of a group; of those that are newly late one is named, and of those that are late the
- * newest is told to the loop: it is the one that a rank may be blocked in. Returns whether any is waiting. */
+ * newest that a rank has come to is told to the loop: it is the one that the rank may be blocked in. Returns whether any is waiting. */
 static bool check_group(gwd_lane_group_t *group, uint64_t now_ns) {
     gwd_lane_t *lane = group->lane;
     const gwd_op_t *named = NULL, *newest = NULL;
@@ -123,7 +132,7 @@ static bool check_group(gwd_lane_group_t *group, uint64_t now_ns) {
             named = op;
         gwd_stats_add(&lane->stats.late_reports, !op->late_reported);
         op->late_reported = true;
-        newest = op;
+        newest = has_come(op) ? op : newest;
     }
     if (named)
         name_late(named, now_ns - named->first_ns);

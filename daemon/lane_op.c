@@ -127,6 +127,13 @@ void gwd_lane_op_end(gwd_op_t *op, gw_status_t status) {
             end_part(op, r, status, now_ns);
 }
 
+static void on_job_finished(gwd_job_t *job) {
+    gwd_op_t *op = (gwd_op_t *)(void *)job;
+
+    op->group->lane->n_running--;
+    gwd_lane_op_finished(op);
+}
+
 static void run(gwd_op_t *op) {
     gwd_lane_group_t *group = op->group;
     const gwd_bucket_desc_t *desc = &op->parts[0].bucket->desc;
@@ -150,6 +157,12 @@ static void run(gwd_op_t *op) {
     x->root = desc->root;
     x->count = desc->count;
     row = gwd_plan_row(&group->plan, bytes);
+    if (bytes > 0 && gwd_lane_is_staged(op)) {
+        trace(op, GWD_TRACE_READY, 0, bytes, gwd_now_ns());
+        gwd_stats_add(&group->lane->stats.bytes_reduced, bytes);
+        gwd_lane_stage(op, bytes);
+        return;
+    }
     op->job.n_chunks = gwd_exchange_plan(x, row->chunk_bytes);
     trace(op, GWD_TRACE_READY, 0, bytes, gwd_now_ns());
     gwd_stats_add(&group->lane->stats.bytes_reduced, bytes);
@@ -158,7 +171,8 @@ static void run(gwd_op_t *op) {
         op->state = GWD_OP_RUNNING;
         group->n_running++;
         group->lane->n_running++;
-        gwd_reduce_start(group->lane->reduce, &op->job);
+        op->job.on_finished = on_job_finished;
+        gwd_reduce_start(group->lane->reduce, &op->job, !group->lane->staged);
         return;
     }
     gwd_stats_add(&group->lane->stats.ops_inline, 1);
@@ -168,13 +182,11 @@ static void run(gwd_op_t *op) {
     gwd_lane_op_end(op, GW_OK);
 }
 
-void gwd_lane_job_finished(gwd_job_t *job) {
-    gwd_op_t *op = (gwd_op_t *)(void *)job;
+void gwd_lane_op_finished(gwd_op_t *op) {
     gwd_lane_group_t *group = op->group;
 
     trace(op, GWD_TRACE_REDUCED, 0, 0, gwd_now_ns());
     group->n_running--;
-    group->lane->n_running--;
     gwd_lane_op_end(op, group->status);
     gwd_lane_unstall(group);
     gwd_lane_group_release(group);

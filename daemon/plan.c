@@ -6,6 +6,12 @@
 /* A chunk is so much of every rank, and nobody else's turn comes before it is done. */
 enum { CHUNK_BYTES_MAX = 8 << 20 };
 
+/* A device's bucket is copied in so many pieces, unless they would be too small for copy engines. */
+enum { DEVICE_PIECES = 8, DEVICE_CHUNK_BYTES_MIN = 256 << 10 };
+
+/* So small that even one chunk occupies several threads: it is on its way, and everybody waits for it. */
+enum { DEVICE_PIECE_BYTES = 128 << 10 };
+
 /* FNV-1a: the hash only has to tell plans apart, nobody attacks it. */
 static uint64_t mix(uint64_t hash, uint64_t value) {
     for (int i = 0; i < 8; i++) {
@@ -15,13 +21,18 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
     return hash;
 }
 
-void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, uint64_t inline_bytes, uint64_t chunk_bytes) {
+void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, const gwd_plan_config_t *config) {
     uint64_t hash = mix(UINT64_C(0xcbf29ce484222325), nranks);
     uint64_t most = CHUNK_BYTES_MAX / nranks;
+    uint64_t chunk_bytes = config->chunk_bytes < most ? config->chunk_bytes : most;
 
-    chunk_bytes = chunk_bytes < most ? chunk_bytes : most;
     plan_out->nranks = nranks;
-    plan_out->rows[0] = (gwd_plan_row_t){inline_bytes / nranks, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GWD_CODEC_NONE, 0};
+    plan_out->inline_bytes = config->inline_bytes;
+    plan_out->device_chunk_bytes = config->device_chunk_bytes;
+    plan_out->device_piece_bytes = chunk_bytes < DEVICE_PIECE_BYTES ? chunk_bytes : DEVICE_PIECE_BYTES;
+    plan_out->device_window = config->device_window;
+    plan_out->rows[0] =
+        (gwd_plan_row_t){config->inline_bytes / nranks, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GWD_CODEC_NONE, 0};
     plan_out->rows[1] = (gwd_plan_row_t){UINT64_MAX, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GWD_CODEC_NONE, chunk_bytes};
     for (size_t i = 0; i < GWD_PLAN_ROWS; i++) {
         const gwd_plan_row_t *row = &plan_out->rows[i];
@@ -30,7 +41,15 @@ void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, uint64_t inline_bytes,
         hash = mix(hash, (uint64_t)row->engine << 32 | (uint64_t)row->mover << 16 | (uint64_t)row->codec);
         hash = mix(hash, row->chunk_bytes);
     }
-    plan_out->hash = hash;
+    hash = mix(hash, plan_out->device_chunk_bytes);
+    plan_out->hash = mix(hash, plan_out->device_window);
+}
+
+uint64_t gwd_plan_device_chunk(const gwd_plan_t *plan, uint64_t bytes) {
+    uint64_t piece = bytes / DEVICE_PIECES;
+
+    piece = piece > DEVICE_CHUNK_BYTES_MIN ? piece : DEVICE_CHUNK_BYTES_MIN;
+    return piece < plan->device_chunk_bytes ? piece : plan->device_chunk_bytes;
 }
 
 const gwd_plan_row_t *gwd_plan_row(const gwd_plan_t *plan, uint64_t bytes) {
@@ -42,12 +61,12 @@ const gwd_plan_row_t *gwd_plan_row(const gwd_plan_t *plan, uint64_t bytes) {
 }
 
 const char *gwd_engine_name(gwd_engine_t engine) {
-    static const char *const names[] = {[GWD_ENGINE_HOST] = "host"};
+    static const char *const names[] = {[GWD_ENGINE_HOST] = "host", [GWD_ENGINE_STAGED] = "staged"};
     return names[engine];
 }
 
 const char *gwd_mover_name(gwd_mover_t mover) {
-    static const char *const names[] = {[GWD_MOVER_SHARED] = "shared"};
+    static const char *const names[] = {[GWD_MOVER_SHARED] = "shared", [GWD_MOVER_COPY] = "copy"};
     return names[mover];
 }
 

@@ -10,9 +10,10 @@
 
 #include <stdint.h>
 
-typedef enum gwd_engine { GWD_ENGINE_HOST } gwd_engine_t; /* who reduces */
-typedef enum gwd_mover { GWD_MOVER_SHARED } gwd_mover_t;  /* what carries the bytes */
-typedef enum gwd_codec { GWD_CODEC_NONE } gwd_codec_t;    /* how they shrink on the wire */
+/* Who reduces. A rank's buckets in host memory take `host`; as soon as one rank's is a device's it is `staged`. */
+typedef enum gwd_engine { GWD_ENGINE_HOST, GWD_ENGINE_STAGED } gwd_engine_t;
+typedef enum gwd_mover { GWD_MOVER_SHARED, GWD_MOVER_COPY } gwd_mover_t; /* what carries the bytes */
+typedef enum gwd_codec { GWD_CODEC_NONE } gwd_codec_t;                   /* how they shrink on the wire */
 
 typedef struct gwd_plan_row {
     uint64_t max_bytes; /* of one rank's bucket; UINT64_MAX in the last row */
@@ -27,11 +28,23 @@ enum { GWD_PLAN_ROWS = 2 };
 typedef struct gwd_plan {
     gwd_plan_row_t rows[GWD_PLAN_ROWS];
     uint32_t nranks;
+    uint64_t inline_bytes;       /* what the lane does itself, all ranks together */
+    uint64_t device_chunk_bytes; /* of a device's bucket, at most */
+    uint64_t device_piece_bytes; /* of a chunk, that one thread reduces */
+    uint32_t device_window;      /* chunks of one operation under way */
     uint64_t hash;
 } gwd_plan_t;
 
-/* `inline_bytes` is what the lane does itself, all ranks together. */
-void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, uint64_t inline_bytes, uint64_t chunk_bytes);
+/* What the configuration says. */
+typedef struct gwd_plan_config {
+    uint64_t inline_bytes, chunk_bytes, device_chunk_bytes;
+    uint32_t device_window;
+} gwd_plan_config_t;
+
+void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, const gwd_plan_config_t *config);
+
+/* The size that a device's bucket of `bytes` is copied in: small enough that its parts overlap. */
+uint64_t gwd_plan_device_chunk(const gwd_plan_t *plan, uint64_t bytes);
 
 /* The row for buckets of `bytes`. */
 const gwd_plan_row_t *gwd_plan_row(const gwd_plan_t *plan, uint64_t bytes);

@@ -243,7 +243,7 @@ unsigned gwd_reduce_threads(const gwd_reduce_t *reduce) {
     return reduce->n_threads;
 }
 
-void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job) {
+void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job, bool helps) {
     gwd_job_t **at = &job->share->jobs;
     uint64_t wake;
     bool idle;
@@ -259,7 +259,7 @@ void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job) {
         at = &(*at)->next;
     job->next = *at;
     *at = job;
-    wake = job->n_chunks - idle; /* a lane that had nothing to do does one itself */
+    wake = job->n_chunks - (idle && helps); /* a lane that had nothing to do does one itself */
     wake = wake < reduce->sleeping ? wake : reduce->sleeping;
     for (; wake > 0; wake--)
         pthread_cond_signal(&reduce->work);

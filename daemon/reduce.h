@@ -34,8 +34,9 @@ typedef struct gwd_share {
 typedef struct gwd_job {
     gwd_exchange_t exchange;
     int priority;
-    gwd_share_t *share;    /* of its group */
-    gwd_queue_t *finished; /* where a pointer to this job goes when it has ended */
+    gwd_share_t *share;                       /* of its group */
+    gwd_queue_t *finished;                    /* where a pointer to this job goes when it has ended */
+    void (*on_finished)(struct gwd_job *job); /* what is to be done with it there */
     /* Owned by the reduce threads from start until it ends. */
     uint64_t n_chunks;
     uint64_t front, back; /* chunks front..back-1 have not been begun */
@@ -53,8 +54,9 @@ void gwd_reduce_free(gwd_reduce_t *reduce);
 
 unsigned gwd_reduce_threads(const gwd_reduce_t *reduce);
 
-/* Hands a job over; its n_chunks is at least 1. It comes back through job->finished. Thread: any. */
-void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job);
+/* Hands a job over; its n_chunks is at least 1. It comes back through job->finished. `helps`: the calling thread is about
+ * to call gwd_reduce_help, so that one thread less is woken. Thread: any. */
+void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job, bool helps);
 
 /* Does one chunk, from the front of the job that is next, in the calling thread; false when none is left to begin. */
 bool gwd_reduce_help(gwd_reduce_t *reduce);

@@ -85,6 +85,7 @@ void gwd_server_settle(gwd_server_t *server) {
     }
     if (!server->stopping) {
         server->stopping = true;
+        gwd_device_drain(server);
         close_loop(server);
     }
 }
@@ -154,7 +155,7 @@ static gw_status_t start_threads(gwd_server_t *server, char *text, size_t text_b
     }
     for (; !error && server->n_lanes < wanted; server->n_lanes += !error)
         error = gwd_lane_new(&server->events, server->reduce, &server->limits, (uint64_t)config->trace_events,
-                             &server->lanes[server->n_lanes]);
+                             server->n_lanes, &server->lanes[server->n_lanes]);
     if (!error)
         return GW_OK;
     snprintf(text, text_bytes, "the threads cannot be started: %s", strerror(error));

@@ -8,6 +8,7 @@
 #include <uv.h>
 
 #include "config.h"
+#include "device.h"
 #include "group.h"
 #include "lane.h"
 #include "quota.h"
@@ -46,6 +47,8 @@ typedef struct gwd_server {
     gwd_group_t *groups;
     uint32_t n_groups, last_group_id;
     uint64_t last_search; /* cycle.c */
+
+    gwd_device_t *devices; /* those with buffers, or that had some a moment ago */
 
     gwd_reduce_t *reduce;
     gwd_lane_limits_t limits;

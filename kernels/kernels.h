@@ -35,4 +35,8 @@ const char *gw_kernel_isa(void);
 void gw_kernel_reference(gw_type_t type, gw_redop_t op, const void *const *in, unsigned n_in, void *out,
                          double *error_bound_out, size_t count);
 
+/* Moves memory that this core has in its own cache to the one that all cores share (CLDEMOTE on x86-64, where older
+ * processors take it as no operation; nothing elsewhere). Contents stay. Thread: any. Blocking: never. */
+void gw_kernel_demote(const void *data, uint64_t bytes);
+
 #endif

@@ -15,7 +15,7 @@
 
 #define GW_MAGIC       0x5747u /* "GW" */
 #define GW_PROTO_MAJOR 1
-#define GW_PROTO_MINOR 0
+#define GW_PROTO_MINOR 1
 #define GW_BODY_MAX    65536u
 #define GW_FDS_MAX     8
 

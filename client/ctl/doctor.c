@@ -17,7 +17,8 @@ static const char *const verdict_names[] = {"ok", "warning", "failed"};
 gwctl_check_t *gwctl_check_add(gwctl_report_t *report, const char *name, gwctl_verdict_t verdict) {
     size_t last = sizeof(report->checks) / sizeof(report->checks[0]) - 1;
     gwctl_check_t *check = &report->checks[report->count < last ? report->count++ : last];
-    *check = (gwctl_check_t){.name = name, .verdict = verdict};
+    *check = (gwctl_check_t){.verdict = verdict};
+    snprintf(check->name, sizeof(check->name), "%s", name);
     return check;
 }
 
@@ -78,13 +79,45 @@ static void check_client_socket(gwctl_report_t *report, const char *path) {
                  "this user may not connect: set socket.group to one of its groups");
 }
 
-static void check_daemon(gwctl_report_t *report, const gwctl_options_t *options) {
+/* In a container of its own the daemon can know a client by no number, or by another than the client's own. */
+static void check_process_numbers(gwctl_report_t *report, gwctl_connection_t *connection) {
+    char *json = NULL;
+    size_t unknown = 0;
+    bool found = false;
+    const cJSON *client;
+    if (gwctl_ask(connection, "clients", NULL, 0, &json) != GWCTL_OK)
+        return;
+    cJSON *clients = cJSON_Parse(json);
+    free(json);
+    cJSON_ArrayForEach(client, clients) {
+        unknown += cJSON_HasObjectItem(client, "pid") && gwctl_number(client, "pid") <= 0;
+        found = found || (long)gwctl_number(client, "pid") == (long)getpid();
+    }
+    bool known = cJSON_IsArray(clients) && cJSON_GetArraySize(clients) > 0;
+    cJSON_Delete(clients);
+    if (!known)
+        return;
+    bool good = found && unknown == 0;
+    gwctl_check_t *check = gwctl_check_add(report, "process numbers", good ? GWCTL_CHECK_OK : GWCTL_CHECK_WARNING);
+    if (unknown > 0)
+        snprintf(check->detail, sizeof(check->detail), "the daemon sees %zu client%s as process 0", unknown,
+                 unknown == 1 ? "" : "s");
+    else
+        snprintf(check->detail, sizeof(check->detail), "the daemon sees clients by %s numbers as here",
+                 found ? "the same" : "other");
+    if (!good)
+        snprintf(check->remedy, sizeof(check->remedy),
+                 "containers with process numbers of their own: start them with --pid=host; until then a death is seen "
+                 "by the socket only, and IPC handles of GPU memory may not open");
+}
+
+/* Returns the daemon's process number; 0 when it does not answer. */
+static long check_daemon(gwctl_report_t *report, const gwctl_options_t *options) {
     gwctl_connection_t connection;
     char *json = NULL;
     int code = gwctl_open(options->socket_path, &connection);
     if (code == GWCTL_OK)
         code = gwctl_ask(&connection, "status", NULL, 0, &json);
-    gwctl_close(&connection);
     cJSON *status = json != NULL ? cJSON_Parse(json) : NULL;
     free(json);
     gwctl_check_t *check = gwctl_check_add(report, "daemon", status != NULL ? GWCTL_CHECK_OK : GWCTL_CHECK_FAILED);
@@ -92,29 +125,53 @@ static void check_daemon(gwctl_report_t *report, const gwctl_options_t *options)
         snprintf(check->detail, sizeof(check->detail), "%.760s", code != GWCTL_OK ? connection.error : "no JSON");
         snprintf(check->remedy, sizeof(check->remedy), "%s",
                  connection.remedy[0] != '\0' ? connection.remedy : "see the daemon's log: `journalctl -u gradwired`");
-        return;
+        gwctl_close(&connection);
+        return 0;
     }
     snprintf(check->detail, sizeof(check->detail), "answers at %.200s", connection.path);
     check_version(report, connection.version);
     check_state(report, status);
     check_client_socket(report, gwctl_text(status, "socket"));
-    gwctl_check_process(report, (long)gwctl_number(status, "pid"), 1);
+    check_process_numbers(report, &connection);
+    gwctl_close(&connection);
+    long pid = (long)gwctl_number(status, "pid");
+    gwctl_check_process(report, pid, 1);
     cJSON_Delete(status);
+    return pid;
 }
 
 /* ---- output ------------------------------------------------------------------------------------- */
 
+cJSON *gwctl_check_to_json(const gwctl_check_t *check) {
+    cJSON *item = cJSON_CreateObject();
+    if (cJSON_AddStringToObject(item, "check", check->name) != NULL &&
+        cJSON_AddStringToObject(item, "verdict", verdict_names[check->verdict]) != NULL &&
+        cJSON_AddStringToObject(item, "detail", check->detail) != NULL &&
+        cJSON_AddStringToObject(item, "remedy", check->remedy) != NULL)
+        return item;
+    cJSON_Delete(item);
+    return NULL;
+}
+
+bool gwctl_check_from_json(const cJSON *json, gwctl_check_t *check_out) {
+    const char *verdict = gwctl_text(json, "verdict");
+    gwctl_check_t check = {.verdict = GWCTL_CHECK_OK};
+    while (check.verdict <= GWCTL_CHECK_FAILED && strcmp(verdict, verdict_names[check.verdict]) != 0)
+        check.verdict++;
+    if (check.verdict > GWCTL_CHECK_FAILED)
+        return false;
+    snprintf(check.name, sizeof(check.name), "%s", gwctl_text(json, "check"));
+    snprintf(check.detail, sizeof(check.detail), "%s", gwctl_text(json, "detail"));
+    snprintf(check.remedy, sizeof(check.remedy), "%s", gwctl_text(json, "remedy"));
+    *check_out = check;
+    return true;
+}
+
 static int print_json(const gwctl_report_t *report) {
     cJSON *array = cJSON_CreateArray();
     bool good = array != NULL;
-    for (size_t i = 0; i < report->count && good; i++) {
-        const gwctl_check_t *check = &report->checks[i];
-        cJSON *item = cJSON_CreateObject();
-        good = cJSON_AddItemToArray(array, item) && cJSON_AddStringToObject(item, "check", check->name) != NULL &&
-               cJSON_AddStringToObject(item, "verdict", verdict_names[check->verdict]) != NULL &&
-               cJSON_AddStringToObject(item, "detail", check->detail) != NULL &&
-               cJSON_AddStringToObject(item, "remedy", check->remedy) != NULL;
-    }
+    for (size_t i = 0; i < report->count && good; i++)
+        good = cJSON_AddItemToArray(array, gwctl_check_to_json(&report->checks[i]));
     char *text = good ? cJSON_PrintUnformatted(array) : NULL;
     cJSON_Delete(array);
     if (text == NULL) {
@@ -150,9 +207,10 @@ int gwctl_doctor(const gwctl_options_t *options, const char *const *arguments, s
     int code = GWCTL_OK;
     (void)arguments;
     (void)n_arguments;
-    check_daemon(&report, options);
+    long daemon_pid = check_daemon(&report, options);
     gwctl_check_process(&report, (long)getpid(), 0);
     gwctl_check_host(&report);
+    gwctl_check_gpus(&report, daemon_pid);
     if (options->json)
         code = print_json(&report);
     else

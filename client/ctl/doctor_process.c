@@ -125,7 +125,11 @@ static void check_memory(gwctl_report_t *report, long pid, int is_daemon) {
     }
     snprintf(check->detail, sizeof(check->detail), "%" PRIu64 " MiB, of which %" PRIu64 " MiB are used", limit >> 20,
              used >> 20);
-    if (used > limit / 10 * 9) {
+    if (access("/dev/nvidiactl", F_OK) == 0 && limit < used + GWCTL_LOCKED_BYTES) {
+        check->verdict = GWCTL_CHECK_WARNING;
+        snprintf(check->remedy, sizeof(check->remedy),
+                 "no room for the pinned memory that a GPU's buckets travel through: raise it (cgroup %.120s)", cgroup);
+    } else if (used > limit / 10 * 9) {
         check->verdict = GWCTL_CHECK_WARNING;
         snprintf(check->remedy, sizeof(check->remedy),
                  "nearly full: raise MemoryMax of the unit or slice (cgroup %.120s)", cgroup);

@@ -29,6 +29,8 @@
  *   log-level  {"level"}        argument: the level
  *   drain      {"state"}
  *   kick       {"client"}       argument: the client's id
+ *   topo       {"gpus": [{"index", "uuid", "name", "bus_id", "numa_node", "memory_bytes"}], "reason"?,
+ *               "driver"?, "cuda"?, "links"?: [[text]], "copies"?: {...}}, made by gwctl itself, see topo_json.c
  *   trace      {"traceEvents": [...]}, as Chrome's trace viewer and Perfetto read it
  *
  * Failures come as an Error message in place of the reply.
@@ -50,11 +52,16 @@ enum {
     GWCTL_NO_DAEMON = 3,
 };
 
+enum { GWCTL_PICKS_MAX = 64 };
+
 typedef struct gwctl_options {
     const char *socket_path; /* NULL: the search order of gwctl_open */
     bool json;
     bool prometheus;
     double watch_s; /* 0: once */
+    const char *devices[GWCTL_PICKS_MAX];
+    size_t n_devices; /* 0: all */
+    bool no_measure;
 } gwctl_options_t;
 
 /* ---- ask.c: the connection ---------------------------------------------------------------------- */
@@ -96,7 +103,8 @@ cJSON *gwctl_parse(char *json);
 const char *gwctl_text(const cJSON *object, const char *field);
 double gwctl_number(const cJSON *object, const char *field);
 
-#define GWCTL_CELL_BYTES 160
+#define GWCTL_CELL_BYTES  160
+#define GWCTL_COLUMNS_MAX 72
 
 /* One cell of a table. Text is made harmless when it is printed. */
 typedef struct gwctl_cell {
@@ -110,7 +118,8 @@ gwctl_cell_t gwctl_cell_ns(double ns);       /* 1.25 ms */
 gwctl_cell_t gwctl_cell_age(double seconds); /* 3 d 4 h */
 gwctl_cell_t gwctl_cell_user(double uid);    /* the name, if there is one */
 
-/* A table: a header, then cells row by row. A column whose header begins with '>' is flushed right. */
+/* A table of at most GWCTL_COLUMNS_MAX columns: a header, then cells row by row. A column whose header begins with
+ * '>' is flushed right. */
 typedef struct gwctl_table {
     const char *const *headers;
     size_t n_columns;
@@ -154,7 +163,12 @@ int gwctl_drain(const gwctl_options_t *options, const char *const *arguments, si
 int gwctl_kick(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments);
 int gwctl_trace(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments);
 int gwctl_doctor(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments);
+int gwctl_topo(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments);
 int gwctl_version(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments);
+
+/* What doctor runs in processes of their own: the GPU checks, and the opening of another process's memory. */
+int gwctl_gpu_check(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments);
+int gwctl_gpu_import(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments);
 
 /* prometheus.c: the text format, from the JSON of stats and status. */
 void gwctl_print_prometheus(const cJSON *stats, const cJSON *status);

@@ -9,14 +9,14 @@
 #include "gradwire.h"
 
 /* Options that only some commands take. */
-enum { GWCTL_TAKES_JSON = 1, GWCTL_TAKES_WATCH = 2, GWCTL_TAKES_PROMETHEUS = 4 };
+enum { GWCTL_TAKES_JSON = 1, GWCTL_TAKES_WATCH = 2, GWCTL_TAKES_PROMETHEUS = 4, GWCTL_TAKES_DEVICES = 8 };
 
 typedef struct gwctl_command {
     const char *name;
     const char *arguments;
     size_t n_arguments;
     int takes;
-    const char *help;
+    const char *help; /* NULL: not for people, gwctl runs it itself */
     gwctl_command_fn run;
 } gwctl_command_t;
 
@@ -34,8 +34,12 @@ static const gwctl_command_t commands[] = {
     {"drain", "", 0, GWCTL_TAKES_JSON, "take nothing new, let groups end, then exit; again: exit now", gwctl_drain},
     {"kick", "CLIENT", 1, GWCTL_TAKES_JSON, "disconnect a client; its groups fail", gwctl_kick},
     {"trace", "", 0, GWCTL_TAKES_JSON, "the last events of every lane, for chrome://tracing or Perfetto", gwctl_trace},
-    {"doctor", "", 0, GWCTL_TAKES_JSON, "check this host and the daemon, and say what to do", gwctl_doctor},
+    {"topo", "", 0, GWCTL_TAKES_JSON | GWCTL_TAKES_DEVICES,
+     "the GPUs, the links between them, and how fast they copy; needs no daemon", gwctl_topo},
+    {"doctor", "", 0, GWCTL_TAKES_JSON, "check this host, its GPUs and the daemon, and say what to do", gwctl_doctor},
     {"version", "", 0, GWCTL_TAKES_JSON, "the versions of gwctl and of the daemon", gwctl_version},
+    {"gpu-check", "PID", 1, 0, NULL, gwctl_gpu_check},
+    {"gpu-import", "", 0, 0, NULL, gwctl_gpu_import},
 };
 enum { N_COMMANDS = sizeof(commands) / sizeof(commands[0]) };
 
@@ -44,15 +48,19 @@ static void print_help(void) {
           "Looks after gradwired, the daemon that averages gradients on this host.\n\n"
           "Commands:\n",
           stdout);
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        printf("  %-10s %-7s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (commands[i].help != NULL)
+            printf("  %-10s %-7s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
+    }
     fputs("\nOptions:\n"
           "  --socket PATH       the admin socket; else $GRADWIRE_ADMIN_SOCKET, or admin.sock beside\n"
           "                      $GRADWIRE_SOCKET, else gradwire/admin.sock in $XDG_RUNTIME_DIR,\n"
           "                      /tmp/gradwire-UID/admin.sock, /run/gradwire/admin.sock\n"
-          "  --json              print the daemon's JSON as it is\n"
+          "  --json              print JSON: the daemon's as it is\n"
           "  --watch[=SECONDS]   stats: print again every 2 seconds, or as often as is said\n"
           "  --prometheus        stats: print in the text format of Prometheus\n"
+          "  --no-measure        topo: copy nothing, make no context on a GPU\n"
+          "  --device WHICH      topo: this GPU only, by index or UUID; may be repeated\n"
           "  --list-commands     print the names of the commands\n"
           "  --version           print the version of gwctl\n"
           "  -h, --help          print this\n\n"
@@ -61,8 +69,10 @@ static void print_help(void) {
 }
 
 static void print_names(void) {
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        puts(commands[i].name);
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (commands[i].help != NULL)
+            puts(commands[i].name);
+    }
 }
 
 static int complain(const char *what, const char *which) {
@@ -95,6 +105,13 @@ typedef struct gwctl_line {
     bool help, names, version;
 } gwctl_line_t;
 
+static int add_device(const char *which, gwctl_options_t *options) {
+    if (options->n_devices == GWCTL_PICKS_MAX)
+        return complain("too many devices", "");
+    options->devices[options->n_devices++] = which;
+    return GWCTL_OK;
+}
+
 /* Takes the option at argv[*place] and moves *place to its last word. */
 static int parse_option(int argc, char **argv, int *place, gwctl_line_t *line) {
     const char *option = argv[*place];
@@ -119,6 +136,14 @@ static int parse_option(int argc, char **argv, int *place, gwctl_line_t *line) {
         if (*place + 1 >= argc)
             return complain("--socket needs a path", "");
         line->options.socket_path = argv[++*place];
+    } else if (strcmp(option, "--no-measure") == 0) {
+        line->options.no_measure = true;
+    } else if (strncmp(option, "--device=", 9) == 0) {
+        return add_device(option + 9, &line->options);
+    } else if (strcmp(option, "--device") == 0) {
+        if (*place + 1 >= argc)
+            return complain("--device needs an index or a UUID", "");
+        return add_device(argv[++*place], &line->options);
     } else {
         return complain("unknown option ", option);
     }
@@ -154,6 +179,9 @@ static int check_line(const gwctl_line_t *line, const gwctl_command_t *command) 
         return complain("--watch does not go with ", command->name);
     if (line->options.prometheus && !(command->takes & GWCTL_TAKES_PROMETHEUS))
         return complain("--prometheus does not go with ", command->name);
+    if ((line->options.no_measure || line->options.n_devices > 0) && !(command->takes & GWCTL_TAKES_DEVICES))
+        return complain(line->options.no_measure ? "--no-measure does not go with " : "--device does not go with ",
+                        command->name);
     if (line->options.prometheus && (line->options.json || line->options.watch_s > 0))
         return complain("--prometheus goes with no other format", "");
     return GWCTL_OK;

@@ -128,7 +128,7 @@ static void print_cell(const char *text, int width, bool right, bool last) {
 }
 
 static void print_rows(const gwctl_table_t *table, const char *indent) {
-    int widths[16] = {0};
+    int widths[GWCTL_COLUMNS_MAX] = {0};
     size_t n_columns = table->n_columns;
     for (size_t i = 0; i < n_columns; i++)
         widths[i] = count_columns(table->headers[i] + (table->headers[i][0] == '>'));

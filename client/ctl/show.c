@@ -12,6 +12,20 @@ static void print_count(const cJSON *status, const char *label, const char *fiel
     gwctl_print_pair(label, gwctl_cell_count(gwctl_number(status, field)).text);
 }
 
+/* Those that it uses, or used a moment ago. */
+static void print_devices(const cJSON *status) {
+    const cJSON *device;
+    cJSON_ArrayForEach(device, cJSON_GetObjectItemCaseSensitive(status, "devices")) {
+        double context_bytes = gwctl_number(device, "context_bytes");
+        char text[800];
+        snprintf(text, sizeof(text), "%s, %s: %s of its memory for the context, %s of buffers opened",
+                 gwctl_cell_text(gwctl_text(device, "uuid")).text, gwctl_text(device, "state"),
+                 context_bytes > 0 ? gwctl_cell_bytes(context_bytes).text : "an unknown part",
+                 gwctl_cell_bytes(gwctl_number(device, "buffer_bytes")).text);
+        gwctl_print_pair("device", text);
+    }
+}
+
 int gwctl_status(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments) {
     cJSON *status;
     char text[400];
@@ -41,6 +55,7 @@ int gwctl_status(const gwctl_options_t *options, const char *const *arguments, s
              gwctl_cell_bytes(gwctl_number(status, "resident_bytes")).text,
              gwctl_cell_bytes(gwctl_number(status, "shared_bytes")).text);
     gwctl_print_pair("memory", text);
+    print_devices(status);
     gwctl_print_pair("socket", gwctl_text(status, "socket"));
     gwctl_print_pair("admin socket", gwctl_text(status, "admin_socket"));
     const char *file = gwctl_text(status, "config_file");
@@ -76,8 +91,13 @@ int gwctl_clients(const gwctl_options_t *options, const char *const *arguments, 
     return gwctl_table_print(&table, "", "no client is connected");
 }
 
+static const char *text_or_dash(const cJSON *object, const char *field) {
+    const char *text = gwctl_text(object, field);
+    return text[0] != '\0' ? text : "-";
+}
+
 int gwctl_buffers(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments) {
-    static const char *const headers[] = {">ID", ">CLIENT", "USER", ">SIZE", "KIND", "ACCESS"};
+    static const char *const headers[] = {">ID", ">CLIENT", "USER", ">SIZE", "KIND", "ACCESS", "DEVICE", "WHY"};
     cJSON *buffers;
     const cJSON *buffer;
     gwctl_table_t table;
@@ -86,13 +106,14 @@ int gwctl_buffers(const gwctl_options_t *options, const char *const *arguments, 
         return code;
     gwctl_table_init(&table, headers, COUNT_OF(headers));
     cJSON_ArrayForEach(buffer, buffers) {
-        bool copied = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(buffer, "copied"));
         gwctl_table_add(&table, gwctl_cell_count(gwctl_number(buffer, "id")));
         gwctl_table_add(&table, gwctl_cell_count(gwctl_number(buffer, "client")));
         gwctl_table_add(&table, gwctl_cell_user(gwctl_number(buffer, "uid")));
         gwctl_table_add(&table, gwctl_cell_bytes(gwctl_number(buffer, "bytes")));
         gwctl_table_add(&table, gwctl_cell_text(gwctl_text(buffer, "kind")));
-        gwctl_table_add(&table, gwctl_cell_text(copied ? "copied by the client" : "in place"));
+        gwctl_table_add(&table, gwctl_cell_text(gwctl_text(buffer, "path")));
+        gwctl_table_add(&table, gwctl_cell_text(text_or_dash(buffer, "device")));
+        gwctl_table_add(&table, gwctl_cell_text(text_or_dash(buffer, "why")));
     }
     cJSON_Delete(buffers);
     return gwctl_table_print(&table, "", "no buffer");
@@ -193,7 +214,9 @@ static void print_plan(const cJSON *group) {
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(group, "plan")) {
         double max_bytes = gwctl_number(row, "max_bytes");
         fputs("  plan ", stdout);
-        if (max_bytes < 1e18)
+        if (strcmp(gwctl_text(row, "memory"), "device") == 0)
+            fputs("device memory: ", stdout);
+        else if (max_bytes < 1e18)
             printf("up to %s: ", gwctl_cell_bytes(max_bytes).text);
         else
             fputs("larger: ", stdout);

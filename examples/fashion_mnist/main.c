@@ -2,19 +2,17 @@
  *
  * `scripts/demo` starts a daemon and this program. See run.h for its parts.
  */
+#include "processes.h"
 #include "run.h"
 
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define DATA_FOLDER          "/usr/share/datasets/fashion-mnist"
@@ -161,17 +159,20 @@ static void show_training(const struct run *run, double seconds) {
     epochs_shown = epochs;
 }
 
-/* What the first process does again and again while the processes of a phase run, and once after that. */
-static void attend_training(struct run *run, double seconds, bool last) {
+/* What the first process does while the processes of a phase run. */
+static int attend_training(void *of, double seconds, bool last) {
+    struct run *run = of;
     (void)last;
     show_training(run, seconds);
     if (atomic_load(&run->results->trainers_finished) == RANKS && !atomic_load(&run->results->trainers_released)) {
         ask_daemon(run);
         atomic_store(&run->results->trainers_released, 1);
     }
+    return 0;
 }
 
-static void attend_alone(struct run *run, double seconds, bool last) {
+static int attend_alone(void *of, double seconds, bool last) {
+    const struct run *run = of;
     if (isatty(STDOUT_FILENO) == 1)
         printf("\r\033[Kfor comparison: one process, step %lld of %lld; double precision, step %lld of %lld, %.0f s",
                atomic_load(&run->results->single_steps), (long long)run->steps,
@@ -179,78 +180,14 @@ static void attend_alone(struct run *run, double seconds, bool last) {
     else if (last)
         printf("for comparison: one process %lld steps, double precision %lld steps, %.1f s\n", (long long)run->steps,
                (long long)run->reference_steps, seconds);
+    return 0;
 }
 
-/* The processes of a phase; `who` runs in a child. */
-static int trainer_child(const struct run *run, int index) {
-    return trainer_run(run, index);
+static int trainer_child(void *of, int index) {
+    return trainer_run(of, index);
 }
-static int alone_child(const struct run *run, int index) {
-    return index == 0 ? single_run(run) : reference_run(run);
-}
-
-static pid_t start(const struct run *run, int (*child)(const struct run *, int), int index) {
-    pid_t parent = getpid(), pid = fork();
-    if (pid != 0)
-        return pid;
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent)
-        _exit(1);
-    _exit(child(run, index));
-}
-
-/* Takes the end of one child, if there is any. Returns 1 when all was well with it, -1 when not, 0 when none ended. */
-static int reap(pid_t *pid, int count) {
-    int status = 0;
-    pid_t ended = waitpid(-1, &status, WNOHANG);
-    if (ended <= 0)
-        return 0;
-    for (int i = 0; i < count; i++) {
-        if (pid[i] != ended)
-            continue;
-        pid[i] = 0;
-        if (WIFSIGNALED(status))
-            fprintf(stderr, "process %d (pid %d) was ended by signal %d\n", i, (int)ended, WTERMSIG(status));
-    }
-    return status == 0 ? 1 : -1;
-}
-
-/* Runs `count` children to their end. Returns 0 when all did well. When one fails, the others have some time to find
- * out by themselves and say so. */
-static int run_phase(struct run *run, int count, int (*child)(const struct run *, int),
-                     void (*attend)(struct run *, double, bool)) {
-    const int64_t begin_ns = now_ns(), grace_ns = 3000000000;
-    pid_t pid[RANKS] = {0};
-    int alive = 0;
-    int64_t failed_ns = 0;
-    for (int i = 0; i < count && !failed_ns; i++) {
-        pid[i] = start(run, child, i);
-        if (pid[i] < 0) {
-            perror("fashion_mnist: fork");
-            failed_ns = now_ns();
-        }
-        alive += pid[i] > 0;
-    }
-    while (alive > 0) {
-        int ended = reap(pid, count);
-        alive -= ended != 0;
-        if (ended < 0 && !failed_ns)
-            failed_ns = now_ns();
-        if (ended)
-            continue;
-        if (!failed_ns)
-            attend(run, (double)(now_ns() - begin_ns) * 1e-9, false);
-        fflush(stdout);
-        usleep(100000);
-        for (int i = 0; i < count && failed_ns && now_ns() - failed_ns > grace_ns; i++)
-            if (pid[i] > 0)
-                kill(pid[i], SIGTERM);
-    }
-    if (!failed_ns)
-        attend(run, (double)(now_ns() - begin_ns) * 1e-9, true);
-    if (isatty(STDOUT_FILENO) == 1)
-        putchar('\n');
-    return failed_ns ? -1 : 0;
+static int alone_child(void *of, int index) {
+    return index == 0 ? single_run(of) : reference_run(of);
 }
 
 int main(int argc, char **argv) {
@@ -270,7 +207,8 @@ int main(int argc, char **argv) {
     printf("Fashion-MNIST: %u images in %d shards, %zu parameters in %d buckets, %d images a rank and step\n",
            run.train.count, RANKS, mlp_total_count(), LAYERS, BATCH);
     fflush(stdout);
-    if (run_phase(&run, RANKS, trainer_child, attend_training) || run_phase(&run, 2, alone_child, attend_alone)) {
+    if (processes_run(&(struct phase){RANKS, trainer_child, attend_training}, &run) ||
+        processes_run(&(struct phase){2, alone_child, attend_alone}, &run)) {
         fprintf(stderr, "fashion_mnist: a process failed: see the messages above\n");
         return 1;
     }

@@ -14,7 +14,8 @@
 
 #include "cunit_main.h"
 
-static const char golden[] = "proto/golden/1.0"; /* tests are run from the root of the repository */
+/* Tests are run from the root of the repository. The first version has every message, later ones what they added. */
+static const char *const versions[] = {"proto/golden/1.0", "proto/golden/1.1"};
 
 static const ProtobufCMessageDescriptor *const descriptors[] = {
     [GW_MSG_HELLO] = &gw__hello__descriptor,
@@ -44,12 +45,12 @@ static const ProtobufCMessageDescriptor *const descriptors[] = {
 enum { N_TYPES = sizeof(descriptors) / sizeof(descriptors[0]), PACKET_BYTES = 4096 };
 
 /* The bytes of a file, 0 when it cannot be read. */
-static size_t read_packet(const char *name, uint8_t *packet) {
+static size_t read_packet(const char *folder, const char *name, uint8_t *packet) {
     char path[512], line[1024];
     size_t bytes = 0;
     FILE *file;
 
-    snprintf(path, sizeof(path), "%s/%s", golden, name);
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
     file = fopen(path, "re");
     if (!file)
         return 0;
@@ -102,9 +103,9 @@ static gw_frame_result_t pass(const uint8_t *packet, size_t bytes, uint8_t *stor
     return result;
 }
 
-static void check_packet(const char *name, unsigned *seen) {
+static void check_packet(const char *folder, const char *name, unsigned *seen) {
     static uint8_t packet[PACKET_BYTES], again[PACKET_BYTES], storage[GW_PACKET_MAX];
-    size_t bytes = read_packet(name, packet);
+    size_t bytes = read_packet(folder, name, packet);
     ProtobufCMessage *message;
     gw_frame_t frame;
 
@@ -122,16 +123,23 @@ static void check_packet(const char *name, unsigned *seen) {
     protobuf_c_message_free_unpacked(message, NULL);
 }
 
-static void every_packet_reads_and_writes_the_same(void) {
-    unsigned seen[N_TYPES] = {0};
-    DIR *folder = opendir(golden);
+static void check_version(const char *path, unsigned *seen) {
+    DIR *folder = opendir(path);
     const struct dirent *entry;
 
     CU_ASSERT_PTR_NOT_NULL_FATAL(folder);
     while ((entry = readdir(folder)) != NULL)
         if (entry->d_name[0] != '.')
-            check_packet(entry->d_name, seen);
+            check_packet(path, entry->d_name, seen);
     closedir(folder);
+}
+
+static void every_packet_reads_and_writes_the_same(void) {
+    unsigned seen[N_TYPES] = {0}, added[N_TYPES] = {0};
+
+    check_version(versions[0], seen);
+    for (size_t i = 1; i < sizeof(versions) / sizeof(versions[0]); i++)
+        check_version(versions[i], added);
     for (unsigned type = 1; type < N_TYPES; type++)
         CU_ASSERT(seen[type] > 0);
 }
@@ -139,7 +147,7 @@ static void every_packet_reads_and_writes_the_same(void) {
 /* What the host's header would be on the wire. */
 static void header_is_written_as_recorded(void) {
     static uint8_t packet[PACKET_BYTES], sent[PACKET_BYTES];
-    size_t bytes = read_packet("01_hello.txt", packet);
+    size_t bytes = read_packet(versions[0], "01_hello.txt", packet);
     int sockets[2];
 
     CU_ASSERT_FATAL(bytes > sizeof(gw_frame_header_t));
@@ -155,7 +163,7 @@ static void header_is_written_as_recorded(void) {
 
 int main(void) {
     static CU_TestInfo tests[] = {
-        {"every packet of 1.0 reads and writes the same", every_packet_reads_and_writes_the_same},
+        {"every packet of every version reads and writes the same", every_packet_reads_and_writes_the_same},
         {"a header is written as recorded", header_is_written_as_recorded},
         CU_TEST_INFO_NULL};
     return cunit_run("golden", tests);

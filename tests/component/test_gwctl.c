@@ -155,13 +155,13 @@ static void json_is_passed_on_as_it_is(void) {
 
 static void tables_are_aligned(void) {
     CU_ASSERT_EQUAL(run_answered("buffers", ANSWERS,
-                                 "[{\"id\":1,\"client\":12,\"uid\":0,\"bytes\":67108864,\"kind\":\"memfd\",\"copied\":"
-                                 "false},{\"id\":100,\"client\":3,\"uid\":0,\"bytes\":5,\"kind\":\"\xc3\xb6\","
-                                 "\"copied\":true}]"),
+                                 "[{\"id\":1,\"client\":12,\"uid\":0,\"bytes\":67108864,\"kind\":\"memfd\",\"path\":"
+                                 "\"shared\"},{\"id\":100,\"client\":3,\"uid\":0,\"bytes\":5,\"kind\":\"\xc3\xb6\","
+                                 "\"path\":\"copied by the client\",\"device\":\"GPU-1\",\"why\":\"small\"}]"),
                     0);
-    CU_ASSERT_STRING_EQUAL(output, " ID  CLIENT  USER      SIZE  KIND   ACCESS\n"
-                                   "  1      12  root  64.0 MiB  memfd  in place\n"
-                                   "100       3  root       5 B  \xc3\xb6      copied by the client\n");
+    CU_ASSERT_STRING_EQUAL(output, " ID  CLIENT  USER      SIZE  KIND   ACCESS                DEVICE  WHY\n"
+                                   "  1      12  root  64.0 MiB  memfd  shared                -       -\n"
+                                   "100       3  root       5 B  \xc3\xb6      copied by the client  GPU-1   small\n");
     CU_ASSERT_EQUAL(run_answered("buffers", ANSWERS, "[]"), 0);
     CU_ASSERT_STRING_EQUAL(output, "no buffer\n");
 }
@@ -309,7 +309,7 @@ static void the_help_and_the_list_are_one_table(void) {
         snprintf(line, sizeof(line), "\n  %-10s ", name);
         check_output(line);
     }
-    CU_ASSERT_EQUAL(count, 13);
+    CU_ASSERT_EQUAL(count, 14);
 }
 
 static void output_that_cannot_be_written_is_a_failure(void) {

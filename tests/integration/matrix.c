@@ -1,13 +1,14 @@
 /* matrix.c - every collective, type and operation, in place and not, against the rules of kernels.h
  *
- *   matrix NRANKS SEED [threads] [flip] [quick]
+ *   matrix NRANKS SEED [threads] [flip] [quick] [host|device...]
  *
  * One process a rank (or one thread, with `threads`: all on one connection). Every rank knows the inputs of all, works
  * out what must come out bit by bit (plain loops in rank order, in the accumulator's format, one rounding at the
  * end), and compares the whole result, what lies behind it, and its own input. Where it is cheap the result is also
- * held against gw_kernel_reference and its error bound. With `flip` rank 0 changes one bit of one input: a test that
- * does not see it is worth nothing. `quick` takes every fourth case. The last line is "cases N wrong N digest HEX";
- * the digest is of all results, and so the same in every run with the same seed.
+ * held against gw_kernel_reference and its error bound. With `device` (see memory.h) the buckets lie in a device's
+ * memory, and everything else is the same. With `flip` rank 0 changes one bit of one input: a test that does not see it
+ * is worth nothing. `quick` takes every fourth case. The last line is "cases N wrong N same digest HEX PATH"; the digest
+ * is of all results, and so the same in every run with the same seed. PATH: how the daemon gets at the memory.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #include "kernels.h"
+#include "memory.h"
 
 enum { RANKS_MAX = 8, COUNT_MAX = 70001, GUARD_BYTES = 64, GUARD = 0xa5, WRONG_SHOWN = 10 };
 
@@ -43,6 +45,7 @@ typedef struct board {
     _Atomic int has_id;
     gw_unique_id_t id;
     uint64_t cases[RANKS_MAX], wrong[RANKS_MAX], digest[RANKS_MAX];
+    char path[RANKS_MAX][16];
 } board_t;
 
 static board_t *board;
@@ -281,11 +284,11 @@ static void expect(const test_case_t *c, int rank, unsigned char *const *in, uns
 
 /* ---- one case ------------------------------------------------------------------------------------ */
 
-/* The memory of a rank: its buffer at the daemon, and its own copies to compare with. */
+/* The memory of a rank: its buffer at the daemon, a picture of it that the CPU can read, and what to compare with. */
 typedef struct desk {
     int rank;
     gw_group_t *group;
-    unsigned char *shared, *in[RANKS_MAX], *expected, *reference;
+    unsigned char *buffer, *shared, *in[RANKS_MAX], *expected, *reference;
     double *bound;
 } desk_t;
 
@@ -296,7 +299,8 @@ static void complain(const desk_t *d, const test_case_t *c, const char *what) {
                 c->root, what);
 }
 
-static void submit_and_wait(const desk_t *d, const test_case_t *c, unsigned char *send, unsigned char *recv) {
+static void submit_and_wait(const desk_t *d, const test_case_t *c, unsigned char *send, unsigned char *recv,
+                            size_t bytes) {
     gw_bucket_desc_t desc = GW_BUCKET_DESC_INIT;
     gw_bucket_t *bucket;
     gw_op_t op;
@@ -307,11 +311,15 @@ static void submit_and_wait(const desk_t *d, const test_case_t *c, unsigned char
     desc.redop = c->op;
     desc.root = c->root;
     desc.count = c->count;
-    desc.send = send;
-    desc.recv = recv;
+    desc.send = d->buffer + (send - d->shared);
+    desc.recv = d->buffer + (recv - d->shared);
+    if (d->shared != d->buffer)
+        memory_write(d->buffer, d->shared, bytes);
     must(gw_bucket_create(d->group, &desc, &bucket), "gw_bucket_create");
-    must(gw_submit(bucket, NULL, &op), "gw_submit");
-    must(gw_wait(d->group, op, GW_NO_TIMEOUT), "gw_wait");
+    must(gw_submit(bucket, memory_queue(), &op), "gw_submit");
+    must(memory_await(d->group, op, -1), "waiting");
+    if (d->shared != d->buffer)
+        memory_read(d->shared, d->buffer, bytes);
     must(gw_bucket_free(bucket), "gw_bucket_free");
 }
 
@@ -367,7 +375,7 @@ static void run_case(desk_t *d, const test_case_t *c) {
         send[send_bytes / 2] ^= 1;
     if (c->in_place && c->collective == GW_BROADCAST && d->rank != c->root)
         memset(recv, GUARD, recv_bytes);
-    submit_and_wait(d, c, send, recv);
+    submit_and_wait(d, c, send, recv, 2 * whole + 2 * GUARD_BYTES);
 
     expect(c, d->rank, d->in, d->expected);
     end = recv + recv_bytes;
@@ -411,7 +419,8 @@ static void run_all(desk_t *d) {
 static void be_rank(int rank, gw_context_t *context) {
     const size_t bytes = (size_t)COUNT_MAX * 8 * (size_t)nranks;
     desk_t d = {.rank = rank};
-    gw_buffer_t *buffer;
+    const size_t shared_bytes = 2 * bytes + 2 * GUARD_BYTES;
+    memory_t memory;
 
     if (rank == 0) {
         must(gw_get_unique_id(context, &board->id), "gw_get_unique_id");
@@ -420,8 +429,10 @@ static void be_rank(int rank, gw_context_t *context) {
     while (!board->has_id)
         usleep(1000);
     must(gw_group_init(context, &board->id, nranks, rank, &d.group), "gw_group_init");
-    must(gw_buffer_alloc(context, 2 * bytes + 2 * GUARD_BYTES, &buffer), "gw_buffer_alloc");
-    d.shared = gw_buffer_data(buffer);
+    must(memory_share(context, shared_bytes, &memory), "making a buffer");
+    snprintf(board->path[rank], sizeof(board->path[rank]), "%s", gw_buffer_path(memory.buffer));
+    d.buffer = gw_buffer_data(memory.buffer);
+    d.shared = memory_is_device() ? malloc(shared_bytes) : d.buffer;
     d.expected = malloc(bytes);
     d.reference = malloc(8000);
     d.bound = calloc(1000, sizeof(*d.bound));
@@ -435,7 +446,10 @@ static void be_rank(int rank, gw_context_t *context) {
     free(d.reference);
     free(d.expected);
     gw_group_free(d.group);
-    must(gw_buffer_release(buffer), "gw_buffer_release");
+    must(gw_buffer_release(memory.buffer), "gw_buffer_release");
+    memory_free(&memory);
+    if (d.shared != d.buffer)
+        free(d.shared);
 }
 
 /* ---- processes or threads ------------------------------------------------------------------------ */
@@ -443,6 +457,7 @@ static void be_rank(int rank, gw_context_t *context) {
 static gw_context_t *shared_context;
 
 static void *thread_main(void *argument) {
+    memory_enter();
     be_rank((int)(intptr_t)argument, shared_context);
     return NULL;
 }
@@ -450,6 +465,7 @@ static void *thread_main(void *argument) {
 static int run_threads(void) {
     pthread_t threads[RANKS_MAX];
 
+    memory_open(0);
     must(gw_connect(NULL, &shared_context), "gw_connect");
     for (intptr_t r = 0; r < nranks; r++)
         if (pthread_create(&threads[r], NULL, thread_main, (void *)r) != 0)
@@ -471,6 +487,7 @@ static int run_processes(void) {
         if (pid == 0) {
             gw_context_t *context;
 
+            memory_open((unsigned)r);
             must(gw_connect(NULL, &context), "gw_connect");
             be_rank(r, context);
             gw_disconnect(context);
@@ -483,7 +500,7 @@ static int run_processes(void) {
 }
 
 int main(int argc, char **argv) {
-    bool threads = false, same = true;
+    bool threads = false, same = true, understood = argc > 2;
     uint64_t wrong = 0;
     int code;
 
@@ -491,10 +508,11 @@ int main(int argc, char **argv) {
         threads |= strcmp(argv[i], "threads") == 0;
         flip |= strcmp(argv[i], "flip") == 0;
         quick |= strcmp(argv[i], "quick") == 0;
+        understood = understood && (strchr("tfq", argv[i][0]) || memory_setup(argv[i]));
     }
     nranks = argc > 2 ? atoi(argv[1]) : 0;
-    if (nranks < 1 || nranks > RANKS_MAX)
-        return fprintf(stderr, "usage: matrix NRANKS SEED [threads] [flip] [quick]\n"), 2;
+    if (!understood || nranks < 1 || nranks > RANKS_MAX)
+        return fprintf(stderr, "usage: matrix NRANKS SEED [threads] [flip] [quick] [host|device...]\n"), 2;
     seed = strtoull(argv[2], NULL, 0);
     board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (board == MAP_FAILED)
@@ -504,7 +522,7 @@ int main(int argc, char **argv) {
         wrong += board->wrong[r];
         same = same && board->digest[r] == board->digest[0] && board->cases[r] == board->cases[0];
     }
-    printf("cases %" PRIu64 " wrong %" PRIu64 " %s digest %016" PRIx64 "\n", board->cases[0], wrong,
-           same ? "same" : "different", board->digest[0]);
+    printf("cases %" PRIu64 " wrong %" PRIu64 " %s digest %016" PRIx64 " %s\n", board->cases[0], wrong,
+           same ? "same" : "different", board->digest[0], board->path[0]);
     return code;
 }

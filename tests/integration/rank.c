@@ -4,6 +4,8 @@
  * there is more to say. Objects have names, so that one process can hold several groups, buffers and buckets. A
  * test starts as many of these as it wants ranks, and kills, stops and questions them. It is linked with the inside
  * of the library, since some commands do to the shared memory what no library call would.
+ *
+ *   rank [--memory=WHERE]   see memory.h
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +21,8 @@
 #include <unistd.h>
 
 #include "client/group.h"
+#include "memory.h"
+#include "words.h"
 
 enum { WORDS_MAX = 64, ITEMS_MAX = 512 };
 
@@ -26,7 +30,7 @@ typedef struct item {
     char name[24];
     char kind; /* g: group, b: buffer, k: bucket */
     void *object;
-    void *memory; /* of a registered buffer: what malloc gave */
+    memory_t memory; /* of a buffer */
 } item_t;
 
 static gw_context_t *context;
@@ -34,11 +38,6 @@ static item_t items[ITEMS_MAX];
 static char extra[4096]; /* what a command answers beside its status */
 
 /* ---- words and names ---------------------------------------------------------------------------- */
-
-static void die(const char *what, const char *which) {
-    fprintf(stderr, "rank: %s: %s\n", what, which);
-    exit(2);
-}
 
 static item_t *find(const char *name, char kind) {
     for (size_t i = 0; i < ITEMS_MAX; i++)
@@ -61,52 +60,26 @@ static item_t *put(const char *name, char kind, void *object) {
             snprintf(items[i].name, sizeof(items[i].name), "%s", name);
             items[i].kind = kind;
             items[i].object = object;
-            items[i].memory = NULL;
+            items[i].memory = (memory_t){0};
             return &items[i];
         }
     die("too many objects", name);
-    return NULL;
 }
 
 static void drop(const char *name, char kind) {
     item_t *item = find(name, kind);
 
-    free(item->memory);
+    memory_free(&item->memory);
     item->kind = 0;
 }
 
-static uint64_t number(const char *word) {
-    char *end;
-    uint64_t value;
-
-    errno = 0;
-    value = strtoull(word, &end, 0);
-    if (errno || *end)
-        die("not a number", word);
-    return value;
-}
-
-static int place(const char *const *names, size_t n, const char *word) {
-    for (size_t i = 0; i < n; i++)
-        if (names[i] && strcmp(names[i], word) == 0)
-            return (int)i;
-    return (int)number(word); /* tests of what is refused give numbers */
-}
-
-static gw_collective_t collective_of(const char *word) {
-    static const char *const names[] = {NULL,        "all_reduce", "reduce_scatter", "all_gather",
-                                        "broadcast", "reduce",     "barrier"};
-    return (gw_collective_t)place(names, 7, word);
-}
-
-static gw_type_t type_of(const char *word) {
-    static const char *const names[] = {NULL, "f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64"};
-    return (gw_type_t)place(names, 9, word);
-}
-
-static gw_redop_t redop_of(const char *word) {
-    static const char *const names[] = {NULL, "sum", "avg", "min", "max", "prod"};
-    return (gw_redop_t)place(names, 6, word);
+/* Everything that has a name went with the connection. */
+static void free_memory(void) {
+    for (size_t i = 0; i < ITEMS_MAX; i++) {
+        if (items[i].kind == 'b')
+            memory_free(&items[i].memory);
+        items[i].kind = 0;
+    }
 }
 
 /* "BUFFER:BYTES", or "-" for none. */
@@ -144,8 +117,7 @@ static gw_status_t do_disconnect(char **w, int n) {
     (void)w;
     (void)n;
     gw_disconnect(context);
-    for (size_t i = 0; i < ITEMS_MAX; i++)
-        items[i].kind = 0;
+    free_memory();
     context = NULL;
     return GW_OK;
 }
@@ -225,32 +197,28 @@ static gw_status_t do_poll(char **w, int n) {
 
 /* ---- memory ------------------------------------------------------------------------------------- */
 
+static gw_status_t keep(gw_status_t status, const char *name, const memory_t *memory) {
+    if (status != GW_OK)
+        return status;
+    put(name, 'b', memory->buffer)->memory = *memory;
+    snprintf(extra, sizeof(extra), "%s", gw_buffer_path(memory->buffer));
+    return status;
+}
+
+/* alloc BUFFER BYTES: answers how the daemon gets at it */
 static gw_status_t do_alloc(char **w, int n) {
-    gw_buffer_t *buffer;
-    gw_status_t status = gw_buffer_alloc(context, number(w[2]), &buffer);
+    memory_t memory;
 
     (void)n;
-    if (status == GW_OK)
-        put(w[1], 'b', buffer);
-    return status;
+    return keep(memory_share(context, number(w[2]), &memory), w[1], &memory);
 }
 
 /* register BUFFER BYTES ODD: memory that starts ODD bytes after an aligned address */
 static gw_status_t do_register(char **w, int n) {
-    uint64_t bytes = number(w[2]), odd = number(w[3]);
-    unsigned char *memory = malloc(bytes + odd);
-    gw_buffer_t *buffer;
-    gw_status_t status;
+    memory_t memory;
 
     (void)n;
-    if (!memory)
-        die("out of memory", w[2]);
-    status = gw_buffer_register(context, memory + odd, bytes, &buffer);
-    if (status == GW_OK)
-        put(w[1], 'b', buffer)->memory = memory;
-    else
-        free(memory);
-    return status;
+    return keep(memory_alloc(context, number(w[2]), number(w[3]), &memory), w[1], &memory);
 }
 
 static gw_status_t do_release(char **w, int n) {
@@ -275,30 +243,43 @@ static void store(unsigned char *at, gw_type_t type, double value) {
         memcpy(at, &i64, gw_type_bytes(type));
 }
 
+/* What the two commands below are about. */
+static unsigned char *values_of(char **w, int n, uint64_t *bytes_out) {
+    gw_type_t type = type_of(w[2]);
+    uint64_t count = number(w[3]);
+    double value = strtod(w[4], NULL), step = n > 5 ? strtod(w[5], NULL) : 0;
+    unsigned char *values = malloc(count * 8 + 1);
+
+    if (!values)
+        die("out of memory", w[3]);
+    for (uint64_t i = 0; i < count; i++)
+        store(values + i * gw_type_bytes(type), type, value + (double)i * step);
+    *bytes_out = count * gw_type_bytes(type);
+    return values;
+}
+
 /* fill SPAN TYPE COUNT VALUE [STEP] */
 static gw_status_t do_fill(char **w, int n) {
-    gw_type_t type = type_of(w[2]);
-    unsigned char *at = span_of(w[1]);
-    double value = strtod(w[4], NULL), step = n > 5 ? strtod(w[5], NULL) : 0;
+    uint64_t bytes;
+    unsigned char *values = values_of(w, n, &bytes);
 
-    for (uint64_t i = 0, count = number(w[3]); i < count; i++)
-        store(at + i * gw_type_bytes(type), type, value + (double)i * step);
+    memory_write(span_of(w[1]), values, bytes);
+    free(values);
     return GW_OK;
 }
 
 /* expect SPAN TYPE COUNT VALUE [STEP]: answers how many elements differ */
 static gw_status_t do_expect(char **w, int n) {
-    gw_type_t type = type_of(w[2]);
-    const unsigned char *at = span_of(w[1]);
-    double value = strtod(w[4], NULL), step = n > 5 ? strtod(w[5], NULL) : 0;
-    uint64_t wrong = 0;
+    uint64_t bytes, wrong = 0, unit = gw_type_bytes(type_of(w[2]));
+    unsigned char *wanted = values_of(w, n, &bytes), *got = malloc(bytes + 1);
 
-    for (uint64_t i = 0, count = number(w[3]); i < count; i++) {
-        unsigned char wanted[8];
-
-        store(wanted, type, value + (double)i * step);
-        wrong += memcmp(wanted, at + i * gw_type_bytes(type), gw_type_bytes(type)) != 0;
-    }
+    if (!got)
+        die("out of memory", w[3]);
+    memory_read(got, span_of(w[1]), bytes);
+    for (uint64_t at = 0; at < bytes; at += unit)
+        wrong += memcmp(wanted + at, got + at, unit) != 0;
+    free(wanted);
+    free(got);
     snprintf(extra, sizeof(extra), "%" PRIu64, wrong);
     return GW_OK;
 }
@@ -373,7 +354,7 @@ static gw_status_t do_drop(char **w, int n) {
 
 static gw_status_t do_submit(char **w, int n) {
     gw_op_t op = 0;
-    gw_status_t status = gw_submit(get(w[1], 'k'), NULL, &op);
+    gw_status_t status = gw_submit(get(w[1], 'k'), memory_queue(), &op);
 
     (void)n;
     if (status == GW_OK)
@@ -383,10 +364,8 @@ static gw_status_t do_submit(char **w, int n) {
 
 /* wait GROUP OP MS: -1 waits for ever */
 static gw_status_t do_wait(char **w, int n) {
-    int64_t ms = strtoll(w[3], NULL, 0);
-
     (void)n;
-    return gw_wait(get(w[1], 'g'), number(w[2]), ms < 0 ? GW_NO_TIMEOUT : ms * 1000000);
+    return memory_await(get(w[1], 'g'), number(w[2]), strtoll(w[3], NULL, 0));
 }
 
 static gw_status_t do_test(char **w, int n) {
@@ -402,16 +381,22 @@ static gw_status_t do_loop(char **w, int n) {
 
     (void)n;
     while (done < number(w[3]) && status == GW_OK) {
-        status = gw_submit(get(w[2], 'k'), NULL, &op);
+        status = gw_submit(get(w[2], 'k'), memory_queue(), &op);
         if (status == GW_OK)
-            status = gw_wait(get(w[1], 'g'), op, GW_NO_TIMEOUT);
+            status = memory_await(get(w[1], 'g'), op, -1);
         done += status == GW_OK;
     }
     snprintf(extra, sizeof(extra), "%" PRIu64, done);
     return status;
 }
 
-/* call GROUP COLLECTIVE TYPE REDOP COUNT SEND RECV ROOT: one call does it all */
+/* settle GROUP: waits until the stream of calls has nothing left to do */
+static gw_status_t do_settle(char **w, int n) {
+    (void)n;
+    return memory_settle(get(w[1], 'g'));
+}
+
+/* call GROUP COLLECTIVE TYPE REDOP COUNT SEND RECV [ROOT [later]]: one call does it all; later: settle is to follow */
 static gw_status_t do_call(char **w, int n) {
     gw_group_t *group = get(w[1], 'g');
     gw_type_t type = type_of(w[3]);
@@ -419,22 +404,29 @@ static gw_status_t do_call(char **w, int n) {
     uint64_t count = number(w[5]);
     void *send = span_of(w[6]), *recv = span_of(w[7]);
     int root = n > 8 ? (int)number(w[8]) : 0;
+    gw_queue_t queue = memory_queue();
+    gw_status_t status;
 
     switch (collective_of(w[2])) {
     case GW_ALL_REDUCE:
-        return gw_all_reduce(send, recv, count, type, redop, group, NULL);
-    case GW_REDUCE_SCATTER:
-        return gw_reduce_scatter(send, recv, count, type, redop, group, NULL);
-    case GW_ALL_GATHER:
-        return gw_all_gather(send, recv, count, type, group, NULL);
-    case GW_BROADCAST:
-        return gw_broadcast(send, recv, count, type, root, group, NULL);
-    case GW_REDUCE:
-        return gw_reduce(send, recv, count, type, redop, root, group, NULL);
-    case GW_BARRIER:
+        status = gw_all_reduce(send, recv, count, type, redop, group, queue);
         break;
+    case GW_REDUCE_SCATTER:
+        status = gw_reduce_scatter(send, recv, count, type, redop, group, queue);
+        break;
+    case GW_ALL_GATHER:
+        status = gw_all_gather(send, recv, count, type, group, queue);
+        break;
+    case GW_BROADCAST:
+        status = gw_broadcast(send, recv, count, type, root, group, queue);
+        break;
+    case GW_REDUCE:
+        status = gw_reduce(send, recv, count, type, redop, root, group, queue);
+        break;
+    default:
+        return gw_barrier(group, NULL);
     }
-    return gw_barrier(group, NULL);
+    return status == GW_OK && n < 10 ? memory_settle(group) : status;
 }
 
 /* ---- the process -------------------------------------------------------------------------------- */
@@ -508,6 +500,13 @@ static gw_status_t do_fork(char **w, int n) {
     return GW_OK;
 }
 
+static gw_status_t do_devices(char **w, int n) {
+    (void)w;
+    (void)n;
+    snprintf(extra, sizeof(extra), "%d", devmem_count());
+    return GW_OK;
+}
+
 static gw_status_t do_exit(char **w, int n) {
     (void)n;
     _exit((int)number(w[1]));
@@ -545,10 +544,12 @@ static const command_t commands[] = {
     {"test", 3, do_test},
     {"loop", 4, do_loop},
     {"call", 8, do_call},
+    {"settle", 2, do_settle},
     {"sleep", 2, do_sleep},
     {"pid", 1, do_pid},
     {"fds", 2, do_fds},
     {"fork", 3, do_fork},
+    {"devices", 1, do_devices},
     {"exit", 2, do_exit},
 };
 
@@ -574,8 +575,12 @@ static void obey(char **words, int n_words) {
     die("unknown command", words[0]);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     char line[4096], *words[WORDS_MAX];
+
+    if (argc > 1 && (strncmp(argv[1], "--memory=", 9) != 0 || !memory_setup(argv[1] + 9)))
+        die("not understood", argv[1]);
+    memory_open(0);
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof(line), stdin)) {
@@ -587,7 +592,6 @@ int main(void) {
             obey(words, n_words);
     }
     gw_disconnect(context);
-    for (size_t i = 0; i < ITEMS_MAX; i++)
-        free(items[i].kind ? items[i].memory : NULL);
+    free_memory();
     return 0;
 }

@@ -16,9 +16,10 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import gwclient as gw  # noqa: F401
 import gwtest
-from gwtest import SLOW, Checks, Skip, kill, program, reap, spawn, wait_until  # noqa: F401
+from gwtest import MEMORY, SIMULATED, SLOW, Checks, Skip, kill, program, reap, spawn, wait_until  # noqa: F401
 
 PATIENCE_S = 20 * SLOW  # until a process must have answered
+ON_DEVICE = MEMORY != "host"
 
 
 def check(condition, what):
@@ -50,12 +51,13 @@ class Reply:
 
 
 class Rank:
-    """A trainer that does what it is told; see rank.c for what it understands."""
+    """A trainer that does what it is told; see rank.c for what it understands. `memory`: see memory.h."""
 
-    def __init__(self, socket, user=None, connect=True, **variables):
+    def __init__(self, socket, user=None, connect=True, memory=MEMORY, **variables):
         environment = dict(os.environ, GRADWIRE_SOCKET=socket, **variables)
-        self.process = spawn([program("tests/integration/rank")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             env=environment, user=user, group=user, extra_groups=None if user is None else [])
+        self.process = spawn([program("tests/integration/rank"), f"--memory={memory}"], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, env=environment, user=user, group=user,
+                             extra_groups=None if user is None else [])
         self.pid = self.process.pid
         self.rest = b""
         if connect:
@@ -154,26 +156,40 @@ def exchange(ranks, group="g", bucket="k"):
         rank.ok(f"wait {group} {op} {PATIENCE_S * 1000}")
 
 
+_driver_fds = None  # how many descriptors a driver keeps in the daemon once it has been used
+
+
 class Daemon(gwtest.Daemon):
-    """A captive daemon with bystanders. `with Daemon("--limits.clients=4") as daemon:`"""
+    """A captive daemon with bystanders. `with Daemon("--limits.clients=4") as daemon:`
+
+    With MEMORY "device" the ranks take the devices by turns, and the bystanders stay in the host's memory."""
 
     def __init__(self, *flags, bystanders=True, checks=True, **options):
-        self.ranks, self.bystanders, self.checks = [], [], checks
-        super().__init__("--socket.client_mode=0666", *flags, **options)
+        self.ranks, self.bystanders, self.checks, self.n_ranks = [], [], checks, 0
+        super().__init__("--socket.client_mode=0666", *(["--device.linger_s=0"] if ON_DEVICE else []), *flags, **options)
         os.chmod(self.dir, 0o755)  # ranks of other users come in, too
         self.base_fds = self.fd_count()
+        if ON_DEVICE and checks:
+            self.learn_driver_fds()
         if bystanders:
-            self.bystanders = [Rank(self.socket) for _ in range(2)]
+            self.bystanders = [Rank(self.socket, memory="host") for _ in range(2)]
             join(self.bystanders)
             prepare(self.bystanders)
             self.check_bystanders()
 
     def rank(self, **options):
+        if MEMORY == "device":
+            options.setdefault("memory", f"device:{self.n_ranks}")
         self.ranks.append(Rank(self.socket, **options))
+        self.n_ranks += 1
         return self.ranks[-1]
 
     def group(self, n, **options):
-        ranks = [self.rank(**options) for _ in range(n)]
+        ranks = [self.rank(connect=False, **options) for _ in range(n)]
+        for rank in ranks:  # all at once: a device's context takes a while
+            rank.send("connect")
+        for rank in ranks:
+            rank.answer("GW_OK")
         join(ranks)
         return ranks
 
@@ -182,6 +198,25 @@ class Daemon(gwtest.Daemon):
         ranks = self.group(n)
         prepare(ranks, **options)
         return ranks
+
+    def fd_count(self):
+        """A driver leaves event descriptors behind, one or two for each context that it has ended. The daemon has a
+        fixed number of its own, so none of them are counted."""
+        if not ON_DEVICE or SIMULATED:
+            return super().fd_count()
+        return sum(link != "anon_inode:[eventfd]" for link in self.fds().values())
+
+    def learn_driver_fds(self):
+        global _driver_fds
+        if _driver_fds is None:
+            self.check_new_group()
+            until(self.is_closed, "the devices are closed")
+            _driver_fds = self.fd_count() - self.base_fds
+        self.base_fds += _driver_fds
+
+    def is_closed(self):
+        """Whether no context is open on a device."""
+        return all(device["state"] == "closed" for device in self.admin_json("status")["devices"])
 
     def memory(self):
         """Resident bytes without what is shared with clients."""
@@ -206,7 +241,7 @@ class Daemon(gwtest.Daemon):
             self.process = spawn(self.process.args, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.pid = self.process.pid
         until(self._is_ready, "the daemon serves again")
-        self.base_fds = self.fd_count()
+        self.base_fds = self.fd_count() + (_driver_fds or 0)
 
     # ---- after a fault ---------------------------------------------------------------------------
 
@@ -233,6 +268,7 @@ class Daemon(gwtest.Daemon):
             status = self.admin_json("status")
             return [status[what] for what in ("groups", "buffers", "buffer_bytes", "buckets")] + [status["clients"] - 1]
         until(lambda: left() == [0] * 5, "no group, buffer, byte, bucket and client is left")
+        until(self.is_closed, "the devices are closed")
         self.wait_fd_count(self.base_fds, 5)
 
     def close_ranks(self):

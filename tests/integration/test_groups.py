@@ -5,7 +5,7 @@ import os
 import subprocess
 import time
 
-from ranks import (SLOW, Daemon, check, contains, equal, exchange, join, main, prepare, program, submit, until)
+from ranks import (ON_DEVICE, SLOW, Daemon, check, contains, equal, exchange, join, main, prepare, program, submit, until)
 
 
 def several_groups_of_one_process():
@@ -70,8 +70,8 @@ def _waited(daemon, priority):
             for rank in ranks:
                 rank.ok(f"submit {bucket}")
         for rank in ranks:
-            rank.ok(f"wait g {op} 20000")
-            rank.ok(f"wait g {op + 1} 20000")
+            rank.ok(f"wait g {op} {20000 * SLOW}")
+            rank.ok(f"wait g {op + 1} {20000 * SLOW}")
         group = max(e["pid"] for e in daemon.admin_json("trace")["traceEvents"])
         at = {(e["name"], e["args"]["sequence"]): e["ts"] for e in daemon.admin_json("trace")["traceEvents"]
               if e["pid"] == group}
@@ -84,10 +84,11 @@ def _waited(daemon, priority):
 
 
 def an_urgent_bucket_passes_a_large_one():
-    """And one that is not urgent does not, but for the last pieces of the large one."""
+    """And one that is not urgent does not, but for the last pieces of the large one. A large one of a device leaves
+    room for others, whatever they are."""
     with Daemon("--reduce.threads=1") as daemon:
         urgent, other = _waited(daemon, 100), _waited(daemon, -100)
-        check(urgent < 0.5 and other > 0.7, f"an urgent bucket waited for {urgent:.2f} of a large one's time, another "
+        check(urgent < 0.5 and (ON_DEVICE or other > 0.7), f"an urgent bucket waited for {urgent:.2f} of a large one's time, another "
                                             f"for {other:.2f}")
         print(f"# an urgent bucket waited for {urgent:.3f} of a large one's time, another for {other:.3f}")
 
@@ -103,6 +104,8 @@ def a_pollable_descriptor_tells_of_the_end():
         check(ranks[0].silent(0.1), "it is readable before the operation has ended")
         ranks[1].ok("submit k")
         ranks[0].answer("GW_OK", "readable")
+        if ON_DEVICE:  # the result is still to go back
+            until(lambda: ranks[0].do(f"test g {op}").status == "GW_OK", "the operation has ended", 1)
         ranks[0].ok(f"test g {op}")
         contains(ranks[0].ok("poll g 100"), "quiet")
         ranks[1].ok("wait g 1 5000")
@@ -166,7 +169,8 @@ def a_released_buffer_takes_its_buckets_along():
         for rank in ranks:
             rank.ok("release b")
             rank.expect("GW_ERR_NOT_FOUND", "submit k")
-        equal([b["bytes"] for b in daemon.admin_json("buffers")], [8192, 8192], "buffers that are left")
+        left = [b["bytes"] for b in daemon.admin_json("buffers") if not (b["copied"] and b["device"])]
+        equal(left, [8192, 8192], "buffers that are left, but for what the library has behind buckets")
         prepare(ranks, bucket="k2")
         exchange(ranks, bucket="k2")
 
@@ -233,7 +237,7 @@ def splitting_again_and_again_leaves_nothing():
                 rank.answer("GW_OK")
             for rank in ranks:
                 rank.ok("leave h")
-        until(lambda: daemon.fd_count() == fds, f"{fds} descriptors are open again")
+        until(lambda: daemon.fd_count() <= fds, f"no more than {fds} descriptors are open again")
 
 
 def every_one_call_collective():

@@ -4,17 +4,20 @@ import os
 import re
 import subprocess
 
-from ranks import SLOW, Daemon, check, contains, equal, main, program
+from ranks import ON_DEVICE, SLOW, Daemon, check, contains, equal, main, program
 
 TIMEOUT_S = 100 * SLOW
 QUICK = ["quick"] if SLOW > 1 else []  # under a sanitizer
+WHERE = ["device:auto"] if ON_DEVICE else []
 
 
 def _run(daemon, *words):
-    result = subprocess.run([program("tests/integration/matrix"), *map(str, words), *QUICK], capture_output=True, text=True,
-                            env=dict(os.environ, GRADWIRE_SOCKET=daemon.socket), timeout=TIMEOUT_S, check=False)
-    line = re.search(r"^cases (\d+) wrong (\d+) (\w+) digest (\w+)$", result.stdout, re.M)
+    result = subprocess.run([program("tests/integration/matrix"), *map(str, words), *QUICK, *WHERE],
+                            env=dict(os.environ, GRADWIRE_SOCKET=daemon.socket), capture_output=True, text=True,
+                            timeout=TIMEOUT_S, check=False)
+    line = re.search(r"^cases (\d+) wrong (\d+) (\w+) digest (\w+) (\w+)$", result.stdout, re.M)
     check(result.returncode == 0 and line, f"matrix {words} ended with {result.returncode}: {result.stderr[:500]}")
+    equal(line[5], "ipc" if ON_DEVICE else "shared", "the path of the memory")
     return int(line[1]), int(line[2]), line[3], line[4], result.stderr[:500]
 
 

@@ -2,7 +2,7 @@
 
 import time
 
-from ranks import SLOW, Daemon, check, contains, equal, exchange, join, main, prepare, until
+from ranks import ON_DEVICE, SLOW, Daemon, check, contains, equal, exchange, join, main, prepare, until
 
 
 def _both_hear(first, second, *parts):
@@ -124,8 +124,11 @@ def opposite_order_in_two_groups_is_reported_when_both_wait():
         for rank in ranks:
             rank.ok("alloc b 4096")
         begin = time.monotonic()
-        ranks[0].send("call g all_reduce f32 sum 64 b:0 b:0")
-        ranks[1].send("call h all_reduce f32 sum 64 b:0 b:0")
+        for rank, names in zip(ranks, ("gh", "hg")):
+            if ON_DEVICE:  # the second of each waits on the stream, behind the first
+                for name in names:
+                    rank.ok(f"call {name} all_reduce f32 sum 64 b:0 b:0 0 later")
+            rank.send(f"settle {names[0]}" if ON_DEVICE else f"call {names[0]} all_reduce f32 sum 64 b:0 b:0")
         for rank in ranks:
             rank.answer("GW_ERR_CYCLE", f"pid {ranks[0].pid}", f"pid {ranks[1].pid}", "group")
         took = time.monotonic() - begin

@@ -76,11 +76,14 @@ def refused(status, call, *arguments, **options):
 def test_sessions(checks, daemon):
     with checks("hello is answered with what the page says"), gw.Client(daemon.socket) as client:
         welcome = client.welcome
-        assert (welcome.minor, welcome.features, len(welcome.node)) == (0, 0, 16), welcome
+        assert (welcome.minor, welcome.features, len(welcome.node)) == (gw.MINOR, 0, 16), welcome
         assert welcome.host and welcome.version and welcome.max_ranks == 1024 and welcome.max_buffer_bytes == 64 << 30
+        assert welcome.stream_bytes == 256 << 10
 
     with checks("a newer minor version gets ours"), gw.Client(daemon.socket, hello=False) as client:
-        assert client.hello(minor=7, features=0xff).minor == 0
+        assert client.hello(minor=7, features=0xff).minor == gw.MINOR
+    with checks("an older minor version gets its own"), gw.Client(daemon.socket, hello=False) as client:
+        assert client.hello(minor=0).minor == 0
 
     with checks("answers come as requests finish, and by number"), gw.Client(daemon.socket) as client:
         join = client.post_join(client.unique_id(), 2, 0)
@@ -183,8 +186,8 @@ def test_buffers(checks, daemon):
         with checks("a part at an odd offset, or of the wrong length, is refused"):
             refused("GW_ERR_INVALID_ARGUMENT", offer, client, fine, page, offset=512)
             refused("GW_ERR_INVALID_ARGUMENT", offer, client, fine, 2 * page, bytes=page)
-        with checks("an unknown device is refused"):
-            refused("GW_ERR_UNSUPPORTED", client.request, "BufferCreate", bytes=1, parts=1, device="GPU-1")
+        with checks("a device whose name is too long is refused"):
+            refused("GW_ERR_INVALID_ARGUMENT", client.request, "BufferCreate", bytes=1, parts=1, device="GPU-" + 70 * "1")
         with checks("parts that follow a refused one get no answer of their own"):
             request = client.post("BufferCreate", bytes=3 * page, parts=3)
             for index in (0, 2, 2):

@@ -28,6 +28,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.path.abspath(os.environ.get("BUILD", os.path.join(ROOT, "build")))
 # Sanitizers make everything slow; tests/run says so. Every time limit here is multiplied.
 SLOW = 6 if os.environ.get("GW_TEST_SLOW", "0") != "0" else 1
+# Where buckets lie: "host", or "device", which is a GPU's memory; tests/run says so. See tests/lib/memory.h.
+MEMORY = os.environ.get("GW_TEST_MEMORY", "host")
+# The simulated driver is on the library path: it shows what the code does, and nothing of a GPU.
+SIMULATED = os.environ.get("GW_TEST_SIMULATED", "0") != "0"
+os.environ.setdefault("GRADWIRE_PLUGIN_DIR", os.path.join(BUILD, "gradwire"))  # test programs lie elsewhere
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -94,9 +99,10 @@ _REPORT = re.compile(r"(ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|
 
 
 class Daemon:
-    """A gradwired of its own, on sockets in a folder of its own. `flags` come after the defaults below."""
+    """A gradwired of its own, on sockets in a folder of its own. `flags` come after the defaults below. `user`: a number,
+    to run as somebody else."""
 
-    def __init__(self, *flags, env=None, wrapper=()):
+    def __init__(self, *flags, env=None, wrapper=(), user=None):
         self.dir = tempfile.mkdtemp(prefix="gw-test-")
         self.socket = os.path.join(self.dir, "client.sock")
         self.admin = os.path.join(self.dir, "admin.sock")
@@ -104,10 +110,13 @@ class Daemon:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("GRADWIRE_")}
         argv = [*wrapper, program("gradwired"), "--config=/dev/null", f"--socket-dir={self.dir}",
                 "--log.level=info", "--drain.timeout_s=2", *flags]
+        identity = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+        if identity:
+            os.chown(self.dir, user, user)
         try:
             with open(self.log_path, "wb") as log:
                 self.process = spawn(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                     env={**clean, **(env or {})})
+                                     env={**clean, **(env or {})}, **identity)
         except OSError:
             shutil.rmtree(self.dir)
             raise

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 # ---- numbers of the protocol -------------------------------------------------------------------------
 
-MAGIC, MAJOR, MINOR = 0x5747, 1, 0
+MAGIC, MAJOR, MINOR = 0x5747, 1, 1
 HEADER = struct.Struct("=HBBHHII")  # magic, major, n_fds, type, reserved, request, body_bytes
 BODY_MAX, FDS_MAX = 65536, 8
 PACKET_MAX = HEADER.size + BODY_MAX
@@ -27,7 +27,8 @@ TYPE_CODES = {F32: "f", F64: "d", I8: "b", U8: "B", I32: "i", I64: "q"}  # of me
 # (zigzag), b bytes, t text, T texts, M a list of Matrix.
 MESSAGES = {
     "Hello": (1, "minor:u features:u client_name:t"),
-    "Welcome": (2, "minor:u features:u node:b host:t version:t max_buffer_bytes:u max_ranks:u"),
+    "Welcome": (2, "minor:u features:u node:b host:t version:t max_buffer_bytes:u max_ranks:u "
+                   "stream_bytes:u"),
     "Error": (3, "status:u text:t"),
     "Done": (4, ""),
     "GetUniqueId": (5, ""),
@@ -37,8 +38,8 @@ MESSAGES = {
     "GroupSplit": (9, "group:u color:s key:s"),
     "GroupAbort": (10, "group:u reason:t"),
     "GroupLeave": (11, "group:u"),
-    "BufferCreate": (12, "bytes:u parts:u copied:u device:t"),
-    "BufferPart": (13, "index:u kind:u offset:u bytes:u data:b"),
+    "BufferCreate": (12, "bytes:u parts:u copied:u device:t why:t"),
+    "BufferPart": (13, "index:u kind:u offset:u bytes:u data:b handle_bytes:u"),
     "BufferReady": (14, "buffer:u"),
     "BufferRelease": (15, "buffer:u"),
     "BucketCreate": (16, "group:u name:t collective:u type:u redop:u root:u count:u send_buffer:u send_offset:u "

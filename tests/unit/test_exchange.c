@@ -56,6 +56,7 @@ static gwd_exchange_t make(gw_collective_t collective, uint64_t count, const voi
                             .redop = GW_SUM,
                             .root = 1,
                             .nranks = RANKS,
+                            .n_recv = RANKS,
                             .count = count,
                             .send = send,
                             .recv = recv};
@@ -86,6 +87,47 @@ static void every_chunk_size_gives_the_same(void) {
         }
 }
 
+/* The pieces that copy engines get: none above the size, none much below the others, and no element twice or never. */
+static void even_chunks_are_nearly_equal(void) {
+    static const uint64_t counts[] = {1, 15, 16, 17, 1000, 16384, 16385, 1000003};
+    const void *send[RANKS];
+    void *recv[RANKS];
+
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        gwd_exchange_t x = make(GW_ALL_REDUCE, counts[i], send, recv);
+        uint64_t n = gwd_exchange_plan_even(&x, 65536), sum = 0, least = UINT64_MAX, most = 0;
+
+        for (uint64_t k = 0; k < n; k++) {
+            gwd_chunk_t chunk;
+
+            gwd_exchange_chunk_at(&x, k, &chunk);
+            CU_ASSERT_EQUAL(chunk.in_bytes, sum * sizeof(int32_t));
+            CU_ASSERT_EQUAL(chunk.out_bytes, chunk.in_bytes);
+            sum += chunk.count;
+            least = chunk.count < least ? chunk.count : least;
+            most = chunk.count > most ? chunk.count : most;
+        }
+        CU_ASSERT_EQUAL(sum, counts[i]);
+        CU_ASSERT(most * sizeof(int32_t) <= 65536);
+        CU_ASSERT(n == 1 || most - least <= 16 * n);
+    }
+}
+
+/* A result that is needed once is written once, and other memory is left alone. */
+static void fewer_results_than_ranks(void) {
+    const void *send[RANKS];
+    void *recv[RANKS];
+    gwd_exchange_t x = make(GW_ALL_REDUCE, COUNT, send, recv);
+
+    x.n_recv = 1;
+    fill();
+    expect(GW_ALL_REDUCE, 1);
+    memcpy(wanted[1], recvs[1], sizeof(recvs) - sizeof(recvs[0]));
+    CU_ASSERT_EQUAL(gwd_exchange_plan(&x, 0), 1);
+    gwd_exchange_chunk(&x, 0);
+    CU_ASSERT_EQUAL(memcmp(recvs, wanted, sizeof(recvs)), 0);
+}
+
 static void nothing_is_no_chunk(void) {
     const void *send[RANKS];
     void *recv[RANKS];
@@ -114,6 +156,7 @@ static void start(gwd_reduce_t *reduce, gwd_queue_t *finished, gwd_share_t *shar
                                           .type = GW_F32,
                                           .redop = GW_SUM,
                                           .nranks = 2,
+                                          .n_recv = 2,
                                           .count = JOB_COUNT,
                                           .send = work->send,
                                           .recv = work->recv};
@@ -121,7 +164,7 @@ static void start(gwd_reduce_t *reduce, gwd_queue_t *finished, gwd_share_t *shar
     work->job.share = share;
     work->job.finished = finished;
     work->job.n_chunks = gwd_exchange_plan(&work->job.exchange, 1024);
-    gwd_reduce_start(reduce, &work->job);
+    gwd_reduce_start(reduce, &work->job, false);
 }
 
 static int right(const work_t *work, int number) {
@@ -223,6 +266,8 @@ static void a_cancelled_job_comes_back_once(void) {
 int main(void) {
     static CU_TestInfo tests[] = {
         {"every chunk size gives the same", every_chunk_size_gives_the_same},
+        {"even chunks are nearly equal", even_chunks_are_nearly_equal},
+        {"fewer results than ranks", fewer_results_than_ranks},
         {"nothing is no chunk", nothing_is_no_chunk},
         {"threads finish every job once", threads_finish_every_job_once},
         {"users take turns", users_take_turns},

@@ -1,0 +1,33 @@
+/* copies.c - see copies.h */
+#include "copies.h"
+
+gw_status_t gwd_copies_start(gwd_copies_t *copies, void *to, const void *from, uint64_t bytes, void *tag, char *text,
+                             size_t text_bytes) {
+    gw_status_t status = copies->backend->copy(copies->stream, to, from, bytes, text, text_bytes);
+
+    if (status != GW_OK)
+        return status;
+    copies->tags[copies->started++ % GWD_STREAM_DEPTH] = tag;
+    return GW_OK;
+}
+
+static void end_until(gwd_copies_t *copies, uint64_t n, void (*on_end)(void *tag)) {
+    while (copies->ended < n)
+        on_end(copies->tags[copies->ended++ % GWD_STREAM_DEPTH]);
+}
+
+gw_status_t gwd_copies_poll(gwd_copies_t *copies, void (*on_end)(void *tag), char *text, size_t text_bytes) {
+    uint64_t n;
+    gw_status_t status;
+
+    if (copies->ended == copies->started)
+        return GW_OK;
+    status = copies->backend->ended(copies->stream, &n, text, text_bytes);
+    if (status == GW_OK)
+        end_until(copies, n, on_end);
+    return status;
+}
+
+void gwd_copies_abandon(gwd_copies_t *copies, void (*on_end)(void *tag)) {
+    end_until(copies, copies->started, on_end);
+}

@@ -1,0 +1,388 @@
+/* lane_staged.c - engine `staged`: operations on memory of devices, in chunks through arenas
+ *
+ *   device --copy engine--> block --reduce threads--> block --copy engine--> device
+ *
+ * Each chunk is on a flight of its own: in, reduced, out. Several are under way, so that both directions of every
+ * device and the reduction work at once; how many is bounded for each operation, so that an urgent one finds room.
+ * Ranks whose memory is the host's take part without copies. Nothing that depends on a client is ever put on a stream:
+ * an operation comes here when its inputs are ready, and no kernel runs.
+ *
+ * The result of a chunk is made once, in the block of the first rank on a device, and copied to every device from
+ * there. See lane_group.h
+ */
+#include "lane_group.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "clock.h"
+#include "device.h"
+#include "log.h"
+
+typedef enum stage { STAGE_IN, STAGE_REDUCE, STAGE_OUT } stage_t;
+
+struct gwd_flight {
+    gwd_job_t job; /* first: a finished job is its flight */
+    gwd_op_t *op;
+    gwd_flight_t *next; /* in the group's list of free ones */
+    stage_t stage;
+    gwd_chunk_t chunk;
+    uint64_t bytes;
+    uint32_t n_copies;         /* under way */
+    uint32_t reserved;         /* copies that it may have under way at most */
+    void *result;              /* the block that goes out to devices; NULL: it goes to none */
+    gwd_arena_t *result_arena; /* of a result that is no input's block */
+    void **blocks;             /* of the inputs; NULL: host memory */
+    const void **in;           /* of the reduction */
+    void **out;
+};
+
+/* ---- the flights of a group -------------------------------------------------------------------------- */
+
+static void put_flight(gwd_lane_group_t *group, gwd_flight_t *flight) {
+    flight->next = group->free_flights;
+    group->free_flights = flight;
+}
+
+/* Made when the group first has memory of a device, for all its later operations. Twice the window: while one
+ * operation has all that it may have, another can start. */
+static bool make_flights(gwd_lane_group_t *group) {
+    uint32_t n = 2 * group->plan.device_window;
+    size_t n_pointers = 3 * (size_t)group->nranks;
+    void **pointers;
+
+    group->flights = calloc(n, sizeof(*group->flights));
+    pointers = calloc(n * n_pointers, sizeof(*pointers));
+    if (!group->flights || !pointers) {
+        free(group->flights);
+        free(pointers);
+        group->flights = NULL;
+        return false;
+    }
+    for (uint32_t i = 0; i < n; i++, pointers += n_pointers) {
+        group->flights[i].blocks = pointers;
+        group->flights[i].in = (const void **)(pointers + group->nranks);
+        group->flights[i].out = pointers + 2 * group->nranks;
+        put_flight(group, &group->flights[i]);
+    }
+    return true;
+}
+
+void gwd_lane_free_flights(gwd_lane_group_t *group) {
+    if (group->flights)
+        free(group->flights[0].blocks);
+    free(group->flights);
+}
+
+/* ---- devices ------------------------------------------------------------------------------------------- */
+
+static gwd_device_t *in_device(const gwd_flight_t *flight, uint32_t i) {
+    return flight->op->parts[flight->chunk.first_in + i].bucket->send_device;
+}
+
+static gwd_device_t *out_device(const gwd_flight_t *flight, uint32_t i) {
+    return flight->op->parts[flight->chunk.first_out + i].bucket->recv_device;
+}
+
+static void watch(gwd_lane_t *lane, gwd_copies_t *copies) {
+    if (copies->watched)
+        return;
+    copies->watched = true;
+    copies->next = lane->copying;
+    lane->copying = copies;
+}
+
+static void on_copied(void *tag);
+
+/* What a broken context was to copy has come to an end, of whatever kind. */
+static void device_failed(gwd_lane_t *lane, gwd_device_t *device, const char *text) {
+    if (!atomic_exchange(&device->failed, true))
+        gwd_log(GWD_LOG_ERROR, "device", "%s has failed: %s; its groups end", device->uuid, text);
+    gwd_copies_abandon(&device->in[lane->index], on_copied);
+    gwd_copies_abandon(&device->out[lane->index], on_copied);
+}
+
+static void start_copy(gwd_flight_t *flight, gwd_device_t *device, bool in, void *to, const void *from) {
+    gwd_lane_t *lane = flight->op->group->lane;
+    gwd_copies_t *copies = in ? &device->in[lane->index] : &device->out[lane->index];
+    char text[GWD_TEXT_BYTES / 2];
+
+    flight->n_copies++;
+    if (!atomic_load(&device->failed) &&
+        gwd_copies_start(copies, to, from, flight->bytes, flight, text, sizeof(text)) == GW_OK) {
+        gwd_stats_add(in ? &lane->stats.bytes_copied_in : &lane->stats.bytes_copied_out, flight->bytes);
+        watch(lane, copies);
+        return;
+    }
+    flight->n_copies--;
+    if (!atomic_load(&device->failed)) {
+        flight->n_copies++; /* so that what is abandoned does not end the flight in between */
+        device_failed(lane, device, text);
+        flight->n_copies--;
+    }
+    flight->op->device_failed = device;
+}
+
+/* ---- a flight ------------------------------------------------------------------------------------------ */
+
+static void end_flight(gwd_flight_t *flight) {
+    gwd_op_t *op = flight->op;
+
+    for (uint32_t i = 0; i < flight->chunk.n_in; i++)
+        if (flight->blocks[i])
+            gwd_arena_give(&in_device(flight, i)->arena, flight->blocks[i]);
+    if (flight->result_arena)
+        gwd_arena_give(flight->result_arena, flight->result);
+    op->group->lane->copies_reserved -= flight->reserved;
+    op->n_flights--;
+    put_flight(op->group, flight);
+}
+
+static void go_out(gwd_flight_t *flight) {
+    flight->stage = STAGE_OUT;
+    flight->n_copies = 1; /* so that it does not end before all are started */
+    for (uint32_t i = 0; i < flight->chunk.n_out && !flight->op->device_failed; i++) {
+        gwd_device_t *device = out_device(flight, i);
+
+        if (device)
+            start_copy(flight, device, false,
+                       (unsigned char *)flight->op->parts[flight->chunk.first_out + i].bucket->recv +
+                           flight->chunk.out_bytes,
+                       flight->result);
+    }
+    on_copied(flight);
+}
+
+static void on_reduced(gwd_job_t *job) {
+    go_out((gwd_flight_t *)(void *)job);
+}
+
+/* Host memory of a rank is written by the reduction itself. */
+static void go_reduce(gwd_flight_t *flight) {
+    gwd_op_t *op = flight->op;
+    gwd_exchange_t *x = &flight->job.exchange;
+    uint32_t n_out = 0;
+
+    flight->stage = STAGE_REDUCE;
+    for (uint32_t i = 0; i < flight->chunk.n_in; i++)
+        flight->in[i] = flight->blocks[i] ? flight->blocks[i]
+                                          : (const unsigned char *)op->parts[flight->chunk.first_in + i].bucket->send +
+                                                flight->chunk.in_bytes;
+    if (flight->result && (flight->chunk.n_in > 1 || flight->in[0] != flight->result))
+        flight->out[n_out++] = flight->result;
+    for (uint32_t i = 0; i < flight->chunk.n_out; i++)
+        if (!out_device(flight, i))
+            flight->out[n_out++] =
+                (unsigned char *)op->parts[flight->chunk.first_out + i].bucket->recv + flight->chunk.out_bytes;
+    if (n_out == 0) {
+        go_out(flight);
+        return;
+    }
+    *x = (gwd_exchange_t){.collective = GW_ALL_REDUCE,
+                          .type = op->job.exchange.type,
+                          .redop = op->job.exchange.redop,
+                          .nranks = flight->chunk.n_in,
+                          .n_recv = n_out,
+                          .count = flight->chunk.count,
+                          .for_device = true,
+                          .send = flight->in,
+                          .recv = flight->out};
+    if (flight->bytes * flight->chunk.n_in <= op->group->plan.inline_bytes) {
+        (void)gwd_exchange_plan(x, 0);
+        gwd_exchange_chunk(x, 0);
+        go_out(flight);
+        return;
+    }
+    flight->job.n_chunks = gwd_exchange_plan(x, op->group->plan.device_piece_bytes);
+    flight->job.priority = op->job.priority;
+    flight->job.share = &op->group->share;
+    flight->job.finished = &op->group->lane->finished;
+    flight->job.on_finished = on_reduced;
+    gwd_reduce_start(op->group->lane->reduce, &flight->job, false);
+}
+
+/* One copy of a flight has ended, or all have been started. */
+static void on_copied(void *tag) {
+    gwd_flight_t *flight = tag;
+
+    if (--flight->n_copies > 0)
+        return;
+    if (flight->stage == STAGE_IN && flight->op->group->status == GW_OK && !flight->op->device_failed)
+        go_reduce(flight);
+    else
+        end_flight(flight);
+}
+
+/* A block for each input on a device, and for the result if no input's block can hold it. */
+static bool take_blocks(gwd_flight_t *flight) {
+    uint32_t n = 0;
+
+    flight->result = NULL;
+    flight->result_arena = NULL;
+    for (; n < flight->chunk.n_in; n++) {
+        gwd_device_t *device = in_device(flight, n);
+
+        flight->blocks[n] = NULL;
+        if (device && !gwd_arena_take(&device->arena, &flight->blocks[n], 1))
+            goto err;
+        if (!flight->result)
+            flight->result = flight->blocks[n];
+    }
+    for (uint32_t i = 0; i < flight->chunk.n_out; i++) {
+        gwd_device_t *device = out_device(flight, i);
+
+        if (!device)
+            continue;
+        if (flight->result)
+            return true;
+        if (!gwd_arena_take(&device->arena, &flight->result, 1))
+            goto err;
+        flight->result_arena = &device->arena;
+        return true;
+    }
+    flight->result = NULL; /* all outputs are the host's */
+    return true;
+
+err:
+    while (n-- > 0)
+        if (flight->blocks[n])
+            gwd_arena_give(&in_device(flight, n)->arena, flight->blocks[n]);
+    return false;
+}
+
+/* Starts the next chunk of an operation; false when something that it takes is in use. */
+static bool start_flight(gwd_op_t *op) {
+    gwd_lane_group_t *group = op->group;
+    gwd_flight_t *flight = group->free_flights;
+
+    if (!flight)
+        return false;
+    flight->op = op;
+    gwd_exchange_chunk_at(&op->job.exchange, op->next_chunk, &flight->chunk);
+    flight->bytes = flight->chunk.count * gw_type_bytes(op->job.exchange.type);
+    flight->reserved = flight->chunk.n_in > flight->chunk.n_out ? flight->chunk.n_in : flight->chunk.n_out;
+    if (group->lane->copies_reserved + flight->reserved > GWD_STREAM_DEPTH || !take_blocks(flight))
+        return false;
+    group->free_flights = flight->next;
+    group->lane->copies_reserved += flight->reserved;
+    op->next_chunk++;
+    op->n_flights++;
+    flight->stage = STAGE_IN;
+    flight->n_copies = 1; /* as in go_out */
+    for (uint32_t i = 0; i < flight->chunk.n_in && !op->device_failed; i++)
+        if (flight->blocks[i])
+            start_copy(flight, in_device(flight, i), true, flight->blocks[i],
+                       (const unsigned char *)op->parts[flight->chunk.first_in + i].bucket->send +
+                           flight->chunk.in_bytes);
+    on_copied(flight);
+    return true;
+}
+
+/* ---- operations ----------------------------------------------------------------------------------------- */
+
+bool gwd_lane_is_staged(const gwd_op_t *op) {
+    for (uint32_t r = 0; r < op->group->nranks; r++)
+        if (op->parts[r].bucket->send_device || op->parts[r].bucket->recv_device)
+            return true;
+    return false;
+}
+
+/* A chunk's blocks must all fit at once. */
+static bool fits(const gwd_op_t *op) {
+    for (uint32_t r = 0; r < op->group->nranks; r++) {
+        const gwd_device_t *device = op->parts[r].bucket->send_device;
+        uint32_t n = 0;
+
+        for (uint32_t i = 0; i < op->group->nranks && device; i++)
+            n += op->parts[i].bucket->send_device == device;
+        if (device && n > gwd_arena_blocks(&device->arena))
+            return false;
+    }
+    return op->group->nranks <= GWD_STREAM_DEPTH;
+}
+
+/* By priority, then by age. */
+static void line_up(gwd_lane_t *lane, gwd_op_t *op) {
+    gwd_op_t **at = &lane->staged;
+
+    while (*at && (*at)->job.priority >= op->job.priority)
+        at = &(*at)->next_staged;
+    op->next_staged = *at;
+    *at = op;
+}
+
+void gwd_lane_stage(gwd_op_t *op, uint64_t bytes) {
+    gwd_lane_group_t *group = op->group;
+
+    if (!fits(op)) {
+        gwd_lane_group_fail(group, GW_ERR_UNSUPPORTED,
+                            "too many ranks have memory on one device for its arena: raise device.arena_bytes");
+        return;
+    }
+    if (!group->flights && !make_flights(group)) {
+        gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "the daemon is out of memory");
+        return;
+    }
+    op->n_staged_chunks = gwd_exchange_plan_even(&op->job.exchange, gwd_plan_device_chunk(&group->plan, bytes));
+    op->next_chunk = 0;
+    op->n_flights = 0;
+    op->device_failed = NULL;
+    op->state = GWD_OP_RUNNING;
+    op->staged = true;
+    group->n_running++;
+    atomic_fetch_add_explicit(&group->counters->staged, 1, memory_order_relaxed);
+    line_up(group->lane, op);
+}
+
+/* What can end: nothing left to start, nothing under way. */
+static gwd_op_t *take_ended(gwd_lane_t *lane) {
+    for (gwd_op_t **at = &lane->staged; *at; at = &(*at)->next_staged) {
+        gwd_op_t *op = *at;
+
+        if (op->n_flights == 0 && (op->next_chunk == op->n_staged_chunks || op->group->status != GW_OK)) {
+            *at = op->next_staged;
+            return op;
+        }
+    }
+    return NULL;
+}
+
+static void poll_copies(gwd_lane_t *lane) {
+    gwd_copies_t *copies = lane->copying, *next;
+    char text[GWD_TEXT_BYTES / 2];
+
+    lane->copying = NULL; /* those with copies under way come back, by themselves or by what is started here */
+    for (; copies; copies = next) {
+        next = copies->next;
+        copies->watched = false;
+        if (gwd_copies_poll(copies, on_copied, text, sizeof(text)) != GW_OK)
+            device_failed(lane, copies->device, text);
+        if (copies->started != copies->ended)
+            watch(lane, copies);
+    }
+}
+
+static void fail_for_device(gwd_op_t *op) {
+    char text[GWD_TEXT_BYTES];
+
+    snprintf(text, sizeof(text), "device %s failed while operation %llu was under way", op->device_failed->uuid,
+             (unsigned long long)op->sequence);
+    gwd_lane_group_fail(op->group, GW_ERR_DEVICE, text);
+}
+
+void gwd_lane_staged_turn(gwd_lane_t *lane) {
+    gwd_op_t *ended;
+
+    poll_copies(lane);
+    for (gwd_op_t *op = lane->staged; op; op = op->next_staged) {
+        if (op->device_failed && op->group->status == GW_OK)
+            fail_for_device(op);
+        while (op->group->status == GW_OK && op->next_chunk < op->n_staged_chunks &&
+               op->n_flights < op->group->plan.device_window && start_flight(op))
+            ;
+    }
+    while ((ended = take_ended(lane)) != NULL) {
+        ended->staged = false;
+        gwd_lane_op_finished(ended);
+    }
+}
