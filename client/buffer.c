@@ -108,6 +108,11 @@ static gw_status_t check_arguments(gw_context_t *context, uint64_t bytes, const 
         return gw_fail(GW_ERR_INVALID_ARGUMENT, "buffer_out is NULL");
     if (bytes == 0)
         return gw_fail(GW_ERR_INVALID_ARGUMENT, "bytes is 0, the least is 1");
+    return GW_OK;
+}
+
+/* A device's memory is not limited: the daemon only opens it. */
+static gw_status_t check_limit(const gw_context_t *context, uint64_t bytes) {
     uint64_t limit = context->max_buffer_bytes > 0 ? context->max_buffer_bytes : (uint64_t)1 << 47;
     if (bytes > limit)
         return gw_fail(GW_ERR_QUOTA, "bytes is %llu, beyond limits.buffer_bytes_per_uid (%llu)",
@@ -151,7 +156,10 @@ static gw_status_t export_device(gw_buffer_t *buffer) {
 static gw_status_t share_host(gw_buffer_t *buffer, void *data) {
     const gw_arena_use_t use = {.copied = data != NULL, .device = "", .why = ""};
 
-    gw_status_t status = gw_arena_make(buffer->context, buffer->bytes, &use, &buffer->arena);
+    gw_status_t status = check_limit(buffer->context, buffer->bytes);
+    if (status != GW_OK)
+        return status;
+    status = gw_arena_make(buffer->context, buffer->bytes, &use, &buffer->arena);
     if (status != GW_OK)
         return status;
     buffer->handle = buffer->arena.handle;

@@ -60,8 +60,8 @@ static gw_cached_t *least_recent(gw_group_t *group) {
     return least;
 }
 
-/* Keeps a pinned bucket; gives the one that had to make way, or NULL. The lock is held. */
-static gw_status_t keep(gw_group_t *group, gw_bucket_t *bucket, uint64_t hash, gw_bucket_t **evicted_out) {
+/* Keeps a pinned bucket; gives the one that had to make way, or NULL. False: all are under way. The lock is held. */
+static bool keep(gw_group_t *group, gw_bucket_t *bucket, uint64_t hash, gw_bucket_t **evicted_out) {
     gw_cached_t *cached;
 
     *evicted_out = NULL;
@@ -70,13 +70,29 @@ static gw_status_t keep(gw_group_t *group, gw_bucket_t *bucket, uint64_t hash, g
     } else {
         cached = least_recent(group);
         if (cached == NULL)
-            return gw_fail(GW_ERR_BUSY, "%d one-call collectives of this group are under way", GW_CACHE_SIZE);
+            return false;
         *evicted_out = cached->bucket;
     }
     bucket->pins = 1;
     bucket->last_round = ++group->round;
     *cached = (gw_cached_t){.hash = hash, .bucket = bucket};
-    return GW_OK;
+    return true;
+}
+
+/* The same; where streams are that far behind, waits for them, as gw_submit does when all credits are in use. */
+static gw_status_t keep_when_possible(gw_group_t *group, gw_bucket_t *bucket, uint64_t hash,
+                                      gw_bucket_t **evicted_out) {
+    gw_status_t status = GW_OK;
+
+    pthread_mutex_lock(&group->lock);
+    while (!keep(group, bucket, hash, evicted_out) && status == GW_OK) {
+        pthread_mutex_unlock(&group->lock);
+        gw_group_nap();
+        status = gw_group_status(group);
+        pthread_mutex_lock(&group->lock);
+    }
+    pthread_mutex_unlock(&group->lock);
+    return status;
 }
 
 /* Gives a pinned bucket for these arguments, declaring it on first use. */
@@ -92,9 +108,7 @@ static gw_status_t get(gw_group_t *group, const gw_bucket_desc_t *desc, gw_bucke
     gw_status_t status = gw_bucket_open(group, desc, bucket_out);
     if (status != GW_OK)
         return status;
-    pthread_mutex_lock(&group->lock);
-    status = keep(group, *bucket_out, hash, &evicted);
-    pthread_mutex_unlock(&group->lock);
+    status = keep_when_possible(group, *bucket_out, hash, &evicted);
     if (status != GW_OK)
         evicted = *bucket_out;
     if (evicted != NULL)

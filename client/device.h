@@ -46,7 +46,7 @@ typedef struct gw_export {
 } gw_export_t;
 
 /* Errors of all functions: GW_ERR_INVALID_ARGUMENT, GW_ERR_NO_MEMORY, GW_ERR_SYSTEM (the driver's, by name), each with
- * its details written to `text` of `text_bytes` bytes. None of them harms a capture that is under way. */
+ * its details written to `text` of `text_bytes` bytes. But for drain none of them harms a capture that is under way. */
 typedef struct gw_device_memory {
     /* Asks the driver about a pointer. *device_out NULL: it is host memory. */
     gw_status_t (*find)(const void *data, gw_device_t **device_out, char *text, size_t text_bytes);
@@ -68,7 +68,8 @@ typedef struct gw_device_memory {
                        size_t text_bytes);
     void (*unpin)(gw_device_t *device, void *memory);
 
-    /* Waits until the device has done all that was enqueued in its context, or has failed. */
+    /* Waits until the device has done all that was enqueued in its context, or has failed. This does harm a capture in
+     * that context. */
     void (*drain)(gw_device_t *device);
 } gw_device_memory_t;
 
@@ -82,7 +83,7 @@ typedef struct gw_entered {
 
 /* Streams. `stream` is the caller's gw_queue_t: NULL is the default stream. All are asynchronous; a driver's queue that
  * is full makes them wait. Between enter and leave the device's context is current, and calls are allowed although
- * another stream is being captured. All but enter, leave, check and side are called in between. */
+ * another stream is being captured. All but enter, leave, check, side and back are called in between. */
 typedef struct gw_device_streams {
     gw_status_t (*enter)(gw_device_t *device, gw_entered_t *entered_out, char *text, size_t text_bytes);
     void (*leave)(const gw_entered_t *entered);
@@ -95,8 +96,9 @@ typedef struct gw_device_streams {
     gw_status_t (*write_word)(gw_queue_t stream, void *word, uint32_t value, char *text, size_t text_bytes);
     gw_status_t (*await_word)(gw_queue_t stream, void *word, uint32_t value, char *text, size_t text_bytes); /* GEQ */
 
-    /* The device's side stream: `urgent` has one of its own. */
+    /* The device's side stream for waits: `urgent` has one of its own. */
     gw_queue_t (*side)(gw_device_t *device, bool urgent);
+    gw_queue_t (*back)(gw_device_t *device); /* another, on which nothing ever waits */
 
     gw_status_t (*event_new)(gw_event_t **event_out, char *text, size_t text_bytes); /* without timing */
     void (*event_free)(gw_event_t *event);

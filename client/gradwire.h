@@ -15,7 +15,8 @@
  *  6. Every function may be called from any thread. Ending an object that another thread still uses
  *     is an error of the caller.
  *  7. Submitting and waiting are two calls. Memory of a bucket belongs to the daemon from gw_submit
- *     until gw_wait or gw_test says it is finished; in between it must be neither read nor written.
+ *     until gw_wait or gw_test says it is finished, or a stream has come past gw_stream_wait; in
+ *     between it must be neither read nor written.
  *  8. All ranks submit the same operations of a group in the same order. The order of submission
  *     fixes which operations belong together; a difference is reported on every rank, by name.
  *  9. When a group fails, the contents of unfinished buckets are undefined, its status stays what it
@@ -94,8 +95,8 @@ typedef struct {
 } gw_unique_id_t;
 
 /* Where the input becomes ready and the result is needed. For a bucket of device memory a CUDA stream (cudaStream_t or
- * CUstream; NULL is the default stream) of that device; for one of host memory NULL: the input is ready when gw_submit
- * is called. */
+ * CUstream; NULL is the legacy default stream) of that device; for one of host memory NULL: the input is ready when
+ * gw_submit is called. */
 typedef void *gw_queue_t;
 
 /* One submitted operation: its sequence number in the group, counted from 1. */
@@ -192,14 +193,16 @@ GW_API gw_status_t gw_group_abort(gw_group_t *group, const char *reason);
 /* Leaves the group and frees the handle and its buckets. Ranks that go on submitting get
  * GW_ERR_RANK_LEFT; an operation of this rank that is unfinished fails the group, and streams that wait for it are freed.
  * Blocking: a round trip, so that the daemon has let go of the buckets when it returns; after operations on device
- * memory also until the device has done what was enqueued on it. */
+ * memory also until the device has done what was enqueued on it, so no stream of it may be captured meanwhile. */
 GW_API void gw_group_free(gw_group_t *group);
 
 GW_API int gw_group_rank(const gw_group_t *group);
 GW_API int gw_group_size(const gw_group_t *group);
 
 /* A file descriptor that becomes readable when an operation submitted after this call finishes or the
- * group fails: for poll and event loops. When it is readable, call gw_test, which empties it.
+ * group fails: for poll and event loops. When it is readable, call gw_test for what is unfinished. It stays readable
+ * until gw_test or gw_wait has seen every end, those included that a stream waits for; of device memory an end may be
+ * seen a little after the descriptor has become readable, once the result has been copied back.
  * Ownership: the group's; do not read, write or close it. */
 GW_API gw_status_t gw_group_fd(gw_group_t *group, int *fd_out);
 
@@ -219,7 +222,7 @@ GW_API gw_status_t gw_buffer_alloc(gw_context_t *context, uint64_t bytes, gw_buf
  * counts, use gw_buffer_alloc.
  *
  * Device memory (CUDA; all of it on one device): the library asks the driver what the memory is, and takes the first
- * way that works; gw_buffer_path and `gwctl buffers` show which, and why.
+ * way that works; gw_buffer_path shows which, and `gwctl buffers` why memory is copied.
  *   "ipc"     cudaMalloc, cuMemAlloc: a legacy IPC handle. Allocations that share its 2 MiB block are opened with it.
  *   "vmm"     cuMemCreate with file descriptors as handle type, PyTorch's expandable segments: one fd an allocation
  *   "pool"    cudaMallocFromPoolAsync, from a pool with file descriptors as handle type
@@ -239,7 +242,8 @@ GW_API gw_status_t gw_buffer_register(gw_context_t *context, void *data, uint64_
 GW_API const char *gw_buffer_path(const gw_buffer_t *buffer);
 
 /* Ends a buffer. When it returns the daemon has unmapped it. Buckets that use it must have no
- * unfinished operation; they cannot be submitted again. Registered memory itself is left alone.
+ * unfinished operation, which includes the stream that brings its result back; they cannot be submitted
+ * again. Registered memory itself is left alone.
  * Blocking: a round trip.  Errors: GW_ERR_BUSY (nothing is released). */
 GW_API gw_status_t gw_buffer_release(gw_buffer_t *buffer);
 
@@ -290,7 +294,8 @@ typedef struct gw_bucket_desc {
  * Errors: GW_ERR_INVALID_ARGUMENT, GW_ERR_NOT_FOUND (memory in no buffer), GW_ERR_SPAN, GW_ERR_QUOTA. */
 GW_API gw_status_t gw_bucket_create(gw_group_t *group, const gw_bucket_desc_t *desc, gw_bucket_t **bucket_out);
 
-/* Ends a bucket; it must have no unfinished operation. Blocking: a round trip. Errors: GW_ERR_BUSY. */
+/* Ends a bucket; it must have no unfinished operation. Errors: GW_ERR_BUSY.
+ * Blocking: a round trip; as gw_group_free if it goes by the stream and an operation of it has failed. */
 GW_API gw_status_t gw_bucket_free(gw_bucket_t *bucket);
 
 /* Submits a bucket. Returns at once with the operation to wait for. The group holds a fixed number of operations in
@@ -300,7 +305,8 @@ GW_API gw_status_t gw_bucket_free(gw_bucket_t *bucket);
  * A bucket that is still in flight must be waited for, by gw_wait, gw_test, gw_stream_wait or gw_event_record, before
  * it is submitted again; after the last two the new input must come from a stream that is ordered after that wait.
  * Errors: the group's status if it has failed, GW_ERR_BUSY, GW_ERR_DAEMON_GONE, GW_ERR_BUFFER_STALE,
- * GW_ERR_CAPTURE (the stream is being captured into a graph, which stays valid),
+ * GW_ERR_NOT_FOUND (its memory has been released), GW_ERR_INVALID_ARGUMENT (a stream of another device),
+ * GW_ERR_CAPTURE (the stream is being captured into a graph, which stays valid), GW_ERR_SYSTEM (the driver's),
  * GW_ERR_UNSUPPORTED (a queue other than NULL for host memory). */
 GW_API gw_status_t gw_submit(gw_bucket_t *bucket, gw_queue_t queue, gw_op_t *op_out);
 
@@ -315,13 +321,15 @@ GW_API gw_status_t gw_submit(gw_bucket_t *bucket, gw_queue_t queue, gw_op_t *op_
 GW_API gw_status_t gw_stream_wait(gw_group_t *group, gw_op_t op, gw_queue_t queue);
 
 /* Records `event` (cudaEvent_t or CUevent of the bucket's device): it is complete when the operation's result is there.
- * For whoever waits by events of his own. Blocking, errors: as gw_stream_wait. */
+ * For whoever waits by events of his own. The library waits on a stream of its own for each device, and another for
+ * priorities above 0: an event on one of them is not complete before those recorded earlier. Blocking, errors: as
+ * gw_stream_wait. */
 GW_API gw_status_t gw_event_record(gw_group_t *group, gw_op_t op, void *event);
 
 /* Waits until an operation has finished, for at most timeout_ns (GW_NO_TIMEOUT: for ever; it still ends
  * when a rank dies, the deadline passes or the daemon goes away). Waiting again for a finished operation
- * gives the same answer until `credits` later operations have been submitted. It looks for at most 50 us, letting
- * other threads run in between, and then sleeps.
+ * gives the same answer until `credits` later operations have been submitted. It looks for at most 50 us (as long
+ * again where a device copies the result back), letting other threads run in between, and then sleeps.
  * Returns the operation's status, or GW_ERR_TIMEOUT. */
 GW_API gw_status_t gw_wait(gw_group_t *group, gw_op_t op, int64_t timeout_ns);
 
@@ -334,7 +342,7 @@ GW_API gw_status_t gw_test(gw_group_t *group, gw_op_t op);
  * group, the least recently used goes first). Memory must lie in a buffer of the group's context.
  * With device memory they are enqueued on the stream `queue` and return, as NCCL's: what the stream does next sees the
  * result. gw_barrier takes no stream: it is for the calling thread.
- * Blocking: host memory until finished, device memory as gw_submit.
+ * Blocking: host memory and a count of 0 until finished, device memory as gw_submit.
  * Errors: those of gw_bucket_create, gw_submit, gw_wait and gw_stream_wait. */
 GW_API gw_status_t gw_all_reduce(const void *send, void *recv, uint64_t count, gw_type_t type, gw_redop_t redop,
                                  gw_group_t *group, gw_queue_t queue);

@@ -68,7 +68,8 @@ struct gw_group {
     gw_bucket_t *buckets;
     gw_cached_t cache[GW_CACHE_SIZE];
     unsigned n_cached;
-    uint64_t round; /* counts one-call collectives */
+    uint64_t round;                         /* counts one-call collectives */
+    char device_text[GW_DRIVER_TEXT_BYTES]; /* why a result could not be copied back */
 };
 
 gw_status_t gw_group_argument(const gw_group_t *group);

@@ -1,6 +1,7 @@
 /* stream.c - see stream.h */
 #include "stream.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "bounce.h"
@@ -180,7 +181,7 @@ bool gw_stream_is_back(gw_bucket_t *bucket, uint64_t sequence, gw_status_t *stat
     gw_status_t status = streams->enter(bucket->device, &entered, WORDS(words));
     if (status == GW_OK) {
         if (bounce->back_sequence < sequence)
-            status = copy_result(bucket, sequence, streams->side(bucket->device, bucket->desc.priority > 0), &words);
+            status = copy_result(bucket, sequence, streams->back(bucket->device), &words);
         if (status == GW_OK)
             status = streams->event_test(bounce->back, WORDS(words));
         streams->leave(&entered);
@@ -192,8 +193,17 @@ bool gw_stream_is_back(gw_bucket_t *bucket, uint64_t sequence, gw_status_t *stat
     } else {
         bounce->failed = true;
         *status_io = GW_ERR_DEVICE;
+        snprintf(bucket->group->device_text, sizeof(bucket->group->device_text), "%s", words.text);
     }
     return true;
+}
+
+bool gw_stream_has_passed(gw_group_t *group, uint64_t sequence) {
+    gw_slot_t *slot = gw_slots_at(group->slots, sequence, group->credits);
+
+    return gw_slots_reached(atomic_load_explicit(&slot->ready, memory_order_acquire), sequence) ||
+           atomic_load_explicit(&group->slots->status, memory_order_relaxed) != GW_OK ||
+           atomic_load_explicit(&group->gone, memory_order_relaxed);
 }
 
 /* ---- waiting ----------------------------------------------------------------------------------------- */
@@ -240,8 +250,12 @@ gw_status_t gw_stream_await(gw_group_t *group, gw_record_t *record, gw_queue_t q
 }
 
 static gw_status_t record_event(gw_group_t *group, gw_record_t *record, gw_event_t *event) {
-    bool urgent = record->bucket != NULL && record->bucket->desc.priority > 0;
-    return wait_and_record(group, record, gw_device_streams()->side(record->device, urgent), event);
+    const gw_device_streams_t *streams = gw_device_streams();
+    const gw_bucket_t *bucket = record->bucket;
+    gw_queue_t queue = bucket != NULL ? streams->side(record->device, bucket->desc.priority > 0)
+                                      : streams->back(record->device); /* there is nothing to wait for */
+
+    return wait_and_record(group, record, queue, event);
 }
 
 static gw_status_t check_and_await(gw_group_t *group, gw_record_t *record, gw_queue_t queue) {

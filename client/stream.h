@@ -23,6 +23,10 @@ gw_status_t gw_stream_await(gw_group_t *group, gw_record_t *record, gw_queue_t q
  * there, that is done now. What fails is put into *status_io. The group's lock is held. */
 bool gw_stream_is_back(gw_bucket_t *bucket, uint64_t sequence, gw_status_t *status_io);
 
+/* Whether the stream has come past the input of an operation that ended badly: the daemon may not have waited for it,
+ * and until then memory and slot are not free. In a group that has failed neither is used again. */
+bool gw_stream_has_passed(gw_group_t *group, uint64_t sequence);
+
 /* Frees all streams that wait for the group, and waits until they have passed, so that its memory can go. The daemon
  * has let go of it before. `forked`: only frees memory. */
 void gw_stream_end_group(gw_group_t *group, bool forked);

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include "bounce.h"
 #include "copy.h"
 #include "error.h"
 #include "gradwire.pb-c.h"
@@ -131,8 +132,11 @@ static gw_status_t submit_locked(gw_bucket_t *bucket, gw_queue_t queue, uint64_t
     status = make_ready(bucket, queue, sequence);
     if (status == GW_OK)
         status = announce(bucket, sequence, thread);
-    if (status != GW_OK)
+    if (status != GW_OK) {
+        if (bucket->bounce != NULL)
+            bucket->bounce->failed = true;
         return status;
+    }
     /* The watchdog's order is needed where a stream may wait. */
     atomic_store_explicit(&group->last_sequence, sequence,
                           bucket->place == GW_PLACE_DEVICE ? memory_order_seq_cst : memory_order_relaxed);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -30,8 +31,9 @@ static void copy_out(const gw_span_t *span) {
 
 /* Whether the result of an operation that has ended is where it belongs; puts it there if it can. */
 static bool has_come_back(gw_bucket_t *bucket, uint64_t sequence, gw_status_t *status_io) {
-    if (bucket->place == GW_PLACE_DEVICE && *status_io == GW_OK)
-        return gw_stream_is_back(bucket, sequence, status_io);
+    if (bucket->place == GW_PLACE_DEVICE)
+        return *status_io == GW_OK ? gw_stream_is_back(bucket, sequence, status_io)
+                                   : gw_stream_has_passed(bucket->group, sequence);
     if (*status_io == GW_OK)
         copy_out(&bucket->recv);
     return true;
@@ -147,8 +149,14 @@ static gw_status_t tell(gw_group_t *group, gw_status_t status) {
 
     if (status == GW_OK || status == GW_ERR_DAEMON_GONE)
         return status == GW_OK ? GW_OK : gw_group_status(group);
+    pthread_mutex_lock(&group->lock);
+    snprintf(text, sizeof(text), "%s", group->device_text);
+    pthread_mutex_unlock(&group->lock);
+    if (status == GW_ERR_DEVICE && text[0] != '\0')
+        return gw_fail_advised(status,
+                               "the result could not be copied back: %s; end the process, its driver has failed", text);
     gw_group_message(group, text);
-    return gw_fail(status, "%s", text[0] != '\0' ? text : "the driver could not copy the result back");
+    return gw_fail(status, "%s", text);
 }
 
 /* Whether a packet of the channel tells of an end that nobody has seen yet. The lock is held. */
@@ -225,6 +233,7 @@ static void take_out(gw_record_t *record, const gw_waiter_t *waiter) {
 
 gw_status_t gw_bucket_await(gw_group_t *group, gw_op_t op, gw_waiter_t *waiter, int64_t deadline_ns) {
     gw_status_t status = gw_group_await(group, op, deadline_ns);
+    int64_t spin_end_ns = 0;
     bool goes_on;
 
     do {
@@ -240,7 +249,11 @@ gw_status_t gw_bucket_await(gw_group_t *group, gw_op_t op, gw_waiter_t *waiter, 
         if (group->notify)
             drain(group);
         pthread_mutex_unlock(&group->lock);
-        if (goes_on)
+        if (goes_on && spin_end_ns == 0)
+            spin_end_ns = now_ns() + SPIN_NS; /* a device copies the result back: most often that takes less */
+        if (goes_on && now_ns() < spin_end_ns)
+            (void)sched_yield(); /* cannot fail */
+        else if (goes_on)
             gw_group_nap();
     } while (goes_on);
     return waiter->ended ? tell(group, waiter->status) : status;

@@ -41,13 +41,14 @@ static void give_up(gw_group_t *group) {
     gw_watchdog_free_waiting(group);
 }
 
-/* What has ended is watched no more: it would be reported again and again. */
+/* What has ended is watched no more: it would be reported again and again. A report may come late, when the group is
+ * gone and another one lies where it was: so the channel is asked, too. */
 static void take_event(gw_context_t *context, const void *source) {
     gw_watchdog_t *watchdog = &context->watchdog;
 
     pthread_mutex_lock(&watchdog->lock);
     for (gw_group_t *group = watchdog->groups; group != NULL; group = group->watch_next) {
-        if (source != context && source != group)
+        if (source != context && (source != group || !gw_group_is_gone(group)))
             continue;
         give_up(group);
         (void)epoll_ctl(watchdog->epoll, EPOLL_CTL_DEL, group->channel, NULL); /* may have been before */

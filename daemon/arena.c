@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { HUGE_BYTES = 2 << 20, NODES_MAX = 1024 };
+enum { HUGE_BYTES = 2 << 20, ALIGN_BYTES = 4096, NODES_MAX = 1024 };
 
 /* A wish: where the node has no room, or the kernel knows no nodes, the memory comes from elsewhere. */
 static void prefer_node(void *base, uint64_t bytes, int node) {
@@ -42,6 +42,7 @@ gw_status_t gwd_arena_init(gwd_arena_t *arena, uint64_t bytes, uint64_t block_by
                            size_t text_bytes) {
     uint32_t n_blocks;
 
+    block_bytes = (block_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
     if (bytes < block_bytes)
         bytes = block_bytes;
     bytes = (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;

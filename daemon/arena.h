@@ -20,7 +20,7 @@ typedef struct gwd_arena {
     uint32_t *free; /* numbers of the free blocks, a stack: the last one used is the likeliest to be cached */
 } gwd_arena_t;
 
-/* Allocates at least one block, all of it there, on NUMA node `node` if it has room (-1: wherever).
+/* Allocates at least one block of whole pages, all of it there, on NUMA node `node` if it has room (-1: wherever).
  * Blocking: until the memory is there. Errors, with text: GW_ERR_NO_MEMORY. */
 gw_status_t gwd_arena_init(gwd_arena_t *arena, uint64_t bytes, uint64_t block_bytes, int node, char *text,
                            size_t text_bytes);

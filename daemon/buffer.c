@@ -14,6 +14,11 @@
 
 enum { PARTS_MAX = 4096 };
 
+/* A device's memory is its trainer's, and costs this process nothing. */
+static uint64_t charged_bytes(uint64_t bytes, const char *uuid, bool copied) {
+    return uuid[0] && !copied ? 0 : bytes;
+}
+
 gw_status_t gwd_buffer_new(struct gwd_session *session, uint32_t request, uint64_t bytes, uint32_t n_parts, bool copied,
                            const char *uuid, const char *why, gwd_buffer_t **buffer_out, char *text,
                            size_t text_bytes) {
@@ -34,7 +39,8 @@ gw_status_t gwd_buffer_new(struct gwd_session *session, uint32_t request, uint64
     status = gwd_quota_charge(quota, session->user, GWD_QUOTA_BUFFERS, 1, text, text_bytes);
     if (status != GW_OK)
         return status;
-    status = gwd_quota_charge(quota, session->user, GWD_QUOTA_BUFFER_BYTES, bytes, text, text_bytes);
+    status = gwd_quota_charge(quota, session->user, GWD_QUOTA_BUFFER_BYTES, charged_bytes(bytes, uuid, copied), text,
+                              text_bytes);
     if (status != GW_OK)
         goto err_count;
     status = gwd_quota_charge(quota, session->user, GWD_QUOTA_FDS, n_parts, text, text_bytes);
@@ -73,7 +79,7 @@ err_fds:
     snprintf(text, text_bytes, "out of memory");
     status = GW_ERR_NO_MEMORY;
 err_bytes:
-    gwd_quota_refund(session->user, GWD_QUOTA_BUFFER_BYTES, bytes);
+    gwd_quota_refund(session->user, GWD_QUOTA_BUFFER_BYTES, charged_bytes(bytes, uuid, copied));
 err_count:
     gwd_quota_refund(session->user, GWD_QUOTA_BUFFERS, 1);
     return status;
@@ -102,7 +108,7 @@ static void end(gwd_buffer_t *buffer) {
         buffer->device->imported -= buffer->bytes;
         gwd_device_unref(buffer->device);
     }
-    gwd_quota_refund(session->user, GWD_QUOTA_BUFFER_BYTES, buffer->bytes);
+    gwd_quota_refund(session->user, GWD_QUOTA_BUFFER_BYTES, charged_bytes(buffer->bytes, buffer->uuid, buffer->copied));
     gwd_quota_refund(session->user, GWD_QUOTA_BUFFERS, 1);
     session->n_buffers--;
     free(buffer);
@@ -144,6 +150,8 @@ static void import_done(uv_work_t *work, int cancelled) {
         }
     }
     if (buffer->status != GW_OK) {
+        if (buffer->status == GW_ERR_DEVICE)
+            buffer->device->suspect = true;
         gwd_session_error(session, buffer->request, buffer->status, "%s", buffer->text);
         if (buffer->memory.address)
             gwd_buffer_release(buffer, 0);

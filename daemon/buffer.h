@@ -24,11 +24,10 @@ typedef struct gwd_buffer {
     uint32_t request; /* to be answered: of BufferCreate, later of BufferRelease */
     uint64_t bytes;
     bool copied;
-    char
-        uuid[GWD_DEVICE_UUID_BYTES]; /* of the device that it is on, or whose memory it stands for; "" for the host's */
-    char why[GWD_WHY_BYTES];         /* it is copied, as the client says */
-    uint32_t kind;                   /* of its first part */
-    gwd_device_t *device;            /* whose memory it is; NULL for the host's */
+    char uuid[GWD_DEVICE_UUID_BYTES]; /* of the device it is on or stands for; "" for the host's */
+    char why[GWD_WHY_BYTES];          /* it is copied, as the client says */
+    uint32_t kind;                    /* of its first part */
+    gwd_device_t *device;             /* whose memory it is; NULL for the host's */
     gwd_memory_t memory;
     gwd_handle_t *parts; /* until it is imported */
     uint32_t n_parts, n_received;

@@ -11,11 +11,6 @@ gw_status_t gwd_copies_start(gwd_copies_t *copies, void *to, const void *from, u
     return GW_OK;
 }
 
-static void end_until(gwd_copies_t *copies, uint64_t n, void (*on_end)(void *tag)) {
-    while (copies->ended < n)
-        on_end(copies->tags[copies->ended++ % GWD_STREAM_DEPTH]);
-}
-
 gw_status_t gwd_copies_poll(gwd_copies_t *copies, void (*on_end)(void *tag), char *text, size_t text_bytes) {
     uint64_t n;
     gw_status_t status;
@@ -23,11 +18,12 @@ gw_status_t gwd_copies_poll(gwd_copies_t *copies, void (*on_end)(void *tag), cha
     if (copies->ended == copies->started)
         return GW_OK;
     status = copies->backend->ended(copies->stream, &n, text, text_bytes);
-    if (status == GW_OK)
-        end_until(copies, n, on_end);
+    while (status == GW_OK && copies->ended < n)
+        on_end(copies->tags[copies->ended++ % GWD_STREAM_DEPTH]);
     return status;
 }
 
-void gwd_copies_abandon(gwd_copies_t *copies, void (*on_end)(void *tag)) {
-    end_until(copies, copies->started, on_end);
+void gwd_copies_abandon(gwd_copies_t *copies, void (*on_lost)(struct gwd_device *device, void *tag)) {
+    while (copies->ended < copies->started)
+        on_lost(copies->device, copies->tags[copies->ended++ % GWD_STREAM_DEPTH]);
 }

@@ -30,7 +30,7 @@ gw_status_t gwd_copies_start(gwd_copies_t *copies, void *to, const void *from, u
 /* Asks the device, and calls `on_end` with the tag of each copy that has ended. Errors: GW_ERR_DEVICE, with text. */
 gw_status_t gwd_copies_poll(gwd_copies_t *copies, void (*on_end)(void *tag), char *text, size_t text_bytes);
 
-/* The device is broken: calls `on_end` for all that were under way. */
-void gwd_copies_abandon(gwd_copies_t *copies, void (*on_end)(void *tag));
+/* The device is broken: calls `on_lost` for all that were under way. */
+void gwd_copies_abandon(gwd_copies_t *copies, void (*on_lost)(struct gwd_device *device, void *tag));
 
 #endif

@@ -93,8 +93,7 @@ err_context:
 }
 
 static void close_locked(gwd_device_t *device) {
-    if (!device->context)
-        return;
+    device->close_due = false;
     free_streams(device->in, device->n_lanes);
     free_streams(device->out, device->n_lanes);
     device->backend->unpin(device->context, device->arena.base);
@@ -110,6 +109,8 @@ gw_status_t gwd_device_open(gwd_device_t *device, char *text, size_t text_bytes)
     gw_status_t status = GW_OK;
 
     pthread_mutex_lock(&device->opening);
+    if (device->close_due) /* else the context would be closed with this buffer in it */
+        close_locked(device);
     if (atomic_load(&device->failed)) {
         snprintf(text, text_bytes, "device %s has failed; it can be used again when all its buffers are released",
                  device->uuid);
@@ -144,7 +145,8 @@ static void close_work(uv_work_t *work) {
     gwd_device_t *device = work->data;
 
     pthread_mutex_lock(&device->opening);
-    close_locked(device);
+    if (device->close_due)
+        close_locked(device);
     pthread_mutex_unlock(&device->opening);
 }
 
@@ -155,12 +157,14 @@ static void close_done(uv_work_t *work, int cancelled) {
 
     (void)cancelled; /* nobody cancels it */
     device->closing = false;
+    device->suspect = false;
     settle(device);
 }
 
-/* A buffer that comes while it is being closed waits for that and opens it again. */
+/* A buffer that comes while it is being closed waits for that, or closes it itself, and opens it again. */
 static void close_now(gwd_device_t *device) {
     device->closing = true;
+    device->close_due = true; /* nobody holds `opening`: there is no buffer */
     if (uv_queue_work(&device->server->loop, &device->work, close_work, close_done) != 0) {
         close_work(&device->work);
         close_done(&device->work, 0);
@@ -176,7 +180,7 @@ static void on_linger(uv_timer_t *timer) {
 
 /* The last buffer is gone, or the context. */
 static void settle(gwd_device_t *device) {
-    bool at_once = device->server->draining || atomic_load(&device->failed);
+    bool at_once = device->server->draining || device->suspect || atomic_load(&device->failed);
 
     if (device->refs > 0 || device->closing)
         return;

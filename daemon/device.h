@@ -35,11 +35,13 @@ typedef struct gwd_device {
     uv_timer_t linger;
     uv_work_t work;
     bool closing;      /* `work` is under way */
+    bool suspect;      /* an import found the context broken: no use in keeping it */
     uint64_t imported; /* bytes in buffers */
 
     /* Written on helper threads, one at a time, under `opening`; read by lanes while a buffer keeps it open. */
     pthread_mutex_t opening;
     gwd_context_t *context; /* NULL: not open */
+    bool close_due;         /* whoever has `opening` first closes it */
     gwd_arena_t arena;
     gwd_copies_t *in, *out; /* to the arena and from it; one each a lane */
     uint32_t n_lanes;
@@ -47,10 +49,11 @@ typedef struct gwd_device {
     _Atomic uint64_t context_bytes; /* device memory that the context takes; 0: not known */
 
     _Atomic bool is_open; /* for those who only show it */
-    _Atomic bool failed;  /* a copy said that the context is broken: for good */
+    _Atomic bool failed;  /* a copy said that the context is broken: until it is closed */
 } gwd_device_t;
 
-/* The device of this UUID, with one more reference: end it with gwd_device_unref. NULL: out of memory. Thread: the loop. */
+/* The device of this UUID, with one more reference: end it with gwd_device_unref. NULL: out of memory.
+ * Thread: the loop. */
 gwd_device_t *gwd_device_ref(struct gwd_server *server, const char *uuid);
 void gwd_device_unref(gwd_device_t *device);
 

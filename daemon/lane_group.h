@@ -84,6 +84,7 @@ struct gwd_lane_group {
     gwd_lane_rank_t *ranks;
     gwd_op_t *ops;                        /* credits */
     gwd_flight_t *flights, *free_flights; /* NULL until a device's memory takes part */
+    uint64_t passed_over;                 /* the lane's turn in which it did not find what it needs */
 };
 
 struct gwd_lane {
@@ -101,6 +102,7 @@ struct gwd_lane {
     gwd_lane_group_t *ended;          /* freed at the end of the turn: events of this turn may point into them */
     gwd_op_t *waiting, *last_waiting; /* operations whose inputs are not ready: polled */
     gwd_op_t *staged;           /* operations that run in chunks, by priority; while there are some it never sleeps */
+    uint64_t staged_turn;       /* counts turns of those */
     struct gwd_copies *copying; /* streams with copies under way */
     uint32_t copies_reserved;   /* that flights may have under way, at most GWD_STREAM_DEPTH */
     uint64_t awake_until_ns;    /* until then it looks for more instead of sleeping */

@@ -109,7 +109,8 @@ static bool has_come(const gwd_op_t *op) {
 }
 
 /* Looks at all operations of a group; of those that are newly late one is named, and of those that are late the
- * newest that a rank has come to is told to the loop: it is the one that the rank may be blocked in. Returns whether any is waiting. */
+ * newest that a rank has come to is told to the loop: it is the one that the rank may be blocked in. Returns whether
+ * any is waiting. */
 static bool check_group(gwd_lane_group_t *group, uint64_t now_ns) {
     gwd_lane_t *lane = group->lane;
     const gwd_op_t *named = NULL, *newest = NULL;

@@ -19,6 +19,8 @@
 #include "device.h"
 #include "log.h"
 
+enum { PASSED_OVER_MAX = 16 }; /* groups, in one turn: each costs a look at all operations */
+
 typedef enum stage { STAGE_IN, STAGE_REDUCE, STAGE_OUT } stage_t;
 
 struct gwd_flight {
@@ -92,38 +94,50 @@ static void watch(gwd_lane_t *lane, gwd_copies_t *copies) {
     lane->copying = copies;
 }
 
-static void on_copied(void *tag);
-
-/* What a broken context was to copy has come to an end, of whatever kind. */
-static void device_failed(gwd_lane_t *lane, gwd_device_t *device, const char *text) {
+static void device_failed(gwd_device_t *device, const char *text) {
     if (!atomic_exchange(&device->failed, true))
-        gwd_log(GWD_LOG_ERROR, "device", "%s has failed: %s; its groups end", device->uuid, text);
-    gwd_copies_abandon(&device->in[lane->index], on_copied);
-    gwd_copies_abandon(&device->out[lane->index], on_copied);
+        gwd_log(GWD_LOG_ERROR, "device",
+                "%s has failed: %s; its groups end, and it is opened again once all buffers on it are released",
+                device->uuid, text);
 }
 
+/* One that cannot be started says nothing of those under way: they end, or the next look at their stream says that they
+ * are lost. Until then they may still read and write. */
 static void start_copy(gwd_flight_t *flight, gwd_device_t *device, bool in, void *to, const void *from) {
     gwd_lane_t *lane = flight->op->group->lane;
     gwd_copies_t *copies = in ? &device->in[lane->index] : &device->out[lane->index];
     char text[GWD_TEXT_BYTES / 2];
 
-    flight->n_copies++;
-    if (!atomic_load(&device->failed) &&
-        gwd_copies_start(copies, to, from, flight->bytes, flight, text, sizeof(text)) == GW_OK) {
-        gwd_stats_add(in ? &lane->stats.bytes_copied_in : &lane->stats.bytes_copied_out, flight->bytes);
-        watch(lane, copies);
-        return;
-    }
-    flight->n_copies--;
     if (!atomic_load(&device->failed)) {
-        flight->n_copies++; /* so that what is abandoned does not end the flight in between */
-        device_failed(lane, device, text);
-        flight->n_copies--;
+        if (gwd_copies_start(copies, to, from, flight->bytes, flight, text, sizeof(text)) == GW_OK) {
+            flight->n_copies++;
+            gwd_stats_add(in ? &lane->stats.bytes_copied_in : &lane->stats.bytes_copied_out, flight->bytes);
+            watch(lane, copies);
+            return;
+        }
+        device_failed(device, text);
     }
     flight->op->device_failed = device;
 }
 
 /* ---- a flight ------------------------------------------------------------------------------------------ */
+
+/* What a flight may have under way counts for its lane, its group and its user. */
+static void reserve(gwd_flight_t *flight) {
+    gwd_share_t *share = &flight->op->group->share;
+
+    flight->op->group->lane->copies_reserved += flight->reserved;
+    atomic_fetch_add_explicit(&share->n_copies, flight->reserved, memory_order_relaxed);
+    atomic_fetch_add_explicit(&share->parent->n_copies, flight->reserved, memory_order_relaxed);
+}
+
+static void unreserve(gwd_flight_t *flight) {
+    gwd_share_t *share = &flight->op->group->share;
+
+    flight->op->group->lane->copies_reserved -= flight->reserved;
+    atomic_fetch_sub_explicit(&share->n_copies, flight->reserved, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&share->parent->n_copies, flight->reserved, memory_order_relaxed);
+}
 
 static void end_flight(gwd_flight_t *flight) {
     gwd_op_t *op = flight->op;
@@ -133,15 +147,21 @@ static void end_flight(gwd_flight_t *flight) {
             gwd_arena_give(&in_device(flight, i)->arena, flight->blocks[i]);
     if (flight->result_arena)
         gwd_arena_give(flight->result_arena, flight->result);
-    op->group->lane->copies_reserved -= flight->reserved;
+    unreserve(flight);
     op->n_flights--;
     put_flight(op->group, flight);
 }
 
+static bool goes_on(const gwd_op_t *op) {
+    return op->group->status == GW_OK && !op->device_failed;
+}
+
+static void on_copied(void *tag);
+
 static void go_out(gwd_flight_t *flight) {
     flight->stage = STAGE_OUT;
     flight->n_copies = 1; /* so that it does not end before all are started */
-    for (uint32_t i = 0; i < flight->chunk.n_out && !flight->op->device_failed; i++) {
+    for (uint32_t i = 0; i < flight->chunk.n_out && goes_on(flight->op); i++) {
         gwd_device_t *device = out_device(flight, i);
 
         if (device)
@@ -207,10 +227,18 @@ static void on_copied(void *tag) {
 
     if (--flight->n_copies > 0)
         return;
-    if (flight->stage == STAGE_IN && flight->op->group->status == GW_OK && !flight->op->device_failed)
+    if (flight->stage == STAGE_IN && goes_on(flight->op))
         go_reduce(flight);
     else
         end_flight(flight);
+}
+
+/* What it should have brought is not there. */
+static void on_lost(gwd_device_t *device, void *tag) {
+    gwd_flight_t *flight = tag;
+
+    flight->op->device_failed = device;
+    on_copied(flight);
 }
 
 /* A block for each input on a device, and for the result if no input's block can hold it. */
@@ -264,7 +292,7 @@ static bool start_flight(gwd_op_t *op) {
     if (group->lane->copies_reserved + flight->reserved > GWD_STREAM_DEPTH || !take_blocks(flight))
         return false;
     group->free_flights = flight->next;
-    group->lane->copies_reserved += flight->reserved;
+    reserve(flight);
     op->next_chunk++;
     op->n_flights++;
     flight->stage = STAGE_IN;
@@ -355,8 +383,10 @@ static void poll_copies(gwd_lane_t *lane) {
     for (; copies; copies = next) {
         next = copies->next;
         copies->watched = false;
-        if (gwd_copies_poll(copies, on_copied, text, sizeof(text)) != GW_OK)
-            device_failed(lane, copies->device, text);
+        if (gwd_copies_poll(copies, on_copied, text, sizeof(text)) != GW_OK) {
+            device_failed(copies->device, text);
+            gwd_copies_abandon(copies, on_lost);
+        }
         if (copies->started != copies->ended)
             watch(lane, copies);
     }
@@ -370,17 +400,45 @@ static void fail_for_device(gwd_op_t *op) {
     gwd_lane_group_fail(op->group, GW_ERR_DEVICE, text);
 }
 
+/* Whether an operation that comes later in the list is to start before another: the user who has the least under way
+ * is next, and of a user's groups that which has. */
+static bool is_before(const gwd_op_t *late, const gwd_op_t *early) {
+    const gwd_share_t *a = &late->group->share, *b = &early->group->share;
+
+    if (a == b)
+        return false;
+    if (a->parent != b->parent) {
+        a = a->parent;
+        b = b->parent;
+    }
+    return atomic_load_explicit(&a->n_copies, memory_order_relaxed) <
+           atomic_load_explicit(&b->n_copies, memory_order_relaxed);
+}
+
+/* The operation whose turn it is. */
+static gwd_op_t *next_to_start(const gwd_lane_t *lane) {
+    gwd_op_t *best = NULL;
+
+    for (gwd_op_t *op = lane->staged; op; op = op->next_staged)
+        if (goes_on(op) && op->next_chunk < op->n_staged_chunks && op->n_flights < op->group->plan.device_window &&
+            op->group->free_flights && op->group->passed_over != lane->staged_turn && (!best || is_before(op, best)))
+            best = op;
+    return best;
+}
+
 void gwd_lane_staged_turn(gwd_lane_t *lane) {
-    gwd_op_t *ended;
+    gwd_op_t *op, *ended;
 
     poll_copies(lane);
-    for (gwd_op_t *op = lane->staged; op; op = op->next_staged) {
+    lane->staged_turn++;
+    for (int n_passed = 0; n_passed < PASSED_OVER_MAX && (op = next_to_start(lane)) != NULL;)
+        if (!start_flight(op)) { /* no blocks: another may need fewer, or those of other devices */
+            op->group->passed_over = lane->staged_turn;
+            n_passed++;
+        }
+    for (op = lane->staged; op; op = op->next_staged)
         if (op->device_failed && op->group->status == GW_OK)
-            fail_for_device(op);
-        while (op->group->status == GW_OK && op->next_chunk < op->n_staged_chunks &&
-               op->n_flights < op->group->plan.device_window && start_flight(op))
-            ;
-    }
+            fail_for_device(op); /* after the last start, so that none ends as if it were good */
     while ((ended = take_ended(lane)) != NULL) {
         ended->staged = false;
         gwd_lane_op_finished(ended);

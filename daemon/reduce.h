@@ -14,6 +14,7 @@
 #ifndef GWD_REDUCE_H
 #define GWD_REDUCE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -29,6 +30,7 @@ typedef struct gwd_share {
     struct gwd_job *jobs;           /* with chunks left to begin, by priority, then by age */
     struct gwd_share *first, *last; /* those within that have work, in the order of their turns */
     struct gwd_share *next;
+    _Atomic uint64_t n_copies; /* of its flights that are under way; the lanes' own, see lane_staged.c */
 } gwd_share_t;
 
 typedef struct gwd_job {

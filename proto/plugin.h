@@ -1,7 +1,7 @@
 /* plugin.h - the parts that need a device's driver, loaded only where there is one
  *
- * One package serves hosts with and without GPUs: what links to the driver's library is a shared object of its own. It is
- * looked for in $GRADWIRE_PLUGIN_DIR alone, if set, else in the folder gradwire/ beside the program or library
+ * One package serves hosts with and without GPUs: what links to the driver's library is a shared object of its own. It
+ * is looked for in $GRADWIRE_PLUGIN_DIR alone, if set, else in the folder gradwire/ beside the program or library
  * that asks, in ../lib/gradwire seen from there, and where `make install` puts it.
  */
 #ifndef GW_PLUGIN_H

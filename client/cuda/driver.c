@@ -92,7 +92,16 @@ static CUresult make_sides(gw_device_t *device) {
         return result;
     result = cuStreamCreateWithPriority(&device->urgent, CU_STREAM_NON_BLOCKING, greatest);
     if (result != CUDA_SUCCESS)
-        (void)cuStreamDestroy(device->side);
+        goto err_side;
+    result = cuStreamCreateWithPriority(&device->back, CU_STREAM_NON_BLOCKING, greatest);
+    if (result != CUDA_SUCCESS)
+        goto err_urgent;
+    return CUDA_SUCCESS;
+
+err_urgent:
+    (void)cuStreamDestroy(device->urgent);
+err_side:
+    (void)cuStreamDestroy(device->side);
     return result;
 }
 

@@ -13,7 +13,7 @@ struct gw_device {
     CUcontext context;
     CUdevice number;
     char uuid[UUID_BYTES];
-    CUstream side, urgent;
+    CUstream side, urgent, back;
 };
 
 extern const gw_device_memory_t gw_cuda_memory;

@@ -82,6 +82,10 @@ static gw_queue_t side(gw_device_t *device, bool urgent) {
     return urgent ? device->urgent : device->side;
 }
 
+static gw_queue_t back(gw_device_t *device) {
+    return device->back;
+}
+
 static CUevent event_of(gw_event_t *event) {
     return (CUevent)(void *)event;
 }
@@ -122,6 +126,7 @@ const gw_device_streams_t gw_cuda_streams = {
     .write_word = write_word,
     .await_word = await_word,
     .side = side,
+    .back = back,
     .event_new = event_new,
     .event_free = event_free,
     .event_record = event_record,

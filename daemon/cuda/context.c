@@ -12,6 +12,7 @@ static int is_lost(CUresult result) {
     switch (result) {
     case CUDA_ERROR_ILLEGAL_ADDRESS:
     case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
     case CUDA_ERROR_HARDWARE_STACK_ERROR:
     case CUDA_ERROR_CONTEXT_IS_DESTROYED:
     case CUDA_ERROR_DEVICE_UNAVAILABLE:
@@ -43,8 +44,12 @@ static void uuid_text(const CUuuid *uuid, char text[UUID_TEXT_BYTES]) {
              b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
+/* A client that could name one device in many ways could have as many arenas pinned. */
+static const char *digits_of(const char *wanted) {
+    return strncmp(wanted, "GPU-", 4) == 0 || strncmp(wanted, "MIG-", 4) == 0 ? wanted + 4 : "";
+}
+
 static CUresult find_device(const char *wanted, CUdevice *device_out) {
-    const char *digits = strchr(wanted, '-');
     char text[UUID_TEXT_BYTES];
     int n = 0;
     CUresult result = cuDeviceGetCount(&n);
@@ -59,7 +64,7 @@ static CUresult find_device(const char *wanted, CUdevice *device_out) {
         if (result != CUDA_SUCCESS)
             break;
         uuid_text(&uuid, text);
-        if (digits && strcmp(digits + 1, text) == 0) {
+        if (strcmp(digits_of(wanted), text) == 0) {
             *device_out = device;
             return CUDA_SUCCESS;
         }

@@ -91,6 +91,7 @@ static void destroy(CUcontext context) {
     }
     while (context->n_workers > 0)
         pthread_cond_wait(&fake_context_gone, &fake_engine_lock);
+    fake_event_end_all(context);
     context->legacy = NULL;
     context->alive = false;
     pthread_mutex_unlock(&fake_engine_lock);

@@ -4,8 +4,9 @@
 #include "fake.h"
 
 struct CUevent_st {
-    CUevent next; /* of the spare ones */
-    bool open;    /* not destroyed */
+    CUevent next;  /* of the spare ones */
+    CUevent other; /* of all */
+    bool open;     /* not destroyed */
     unsigned flags;
     unsigned refs; /* ops that name it */
     CUcontext context;
@@ -16,7 +17,7 @@ struct CUevent_st {
     uint64_t time_ns;
 };
 
-static CUevent spare; /* structs are never freed, so that a stale handle is noticed; the engine lock is held */
+static CUevent all, spare; /* structs are never freed, so that a stale handle is noticed; the engine lock is held */
 
 static CUresult find(CUevent event) {
     return event && event->open ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
@@ -58,10 +59,15 @@ CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags) {
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&fake_engine_lock);
     event = spare;
-    if (event)
+    if (event) {
         spare = event->next;
-    else
+    } else {
         event = calloc(1, sizeof(*event));
+        if (event) {
+            event->other = all;
+            all = event;
+        }
+    }
     if (event) {
         event->open = true;
         event->flags = Flags;
@@ -88,6 +94,16 @@ CUresult cuEventDestroy(CUevent hEvent) {
     }
     pthread_mutex_unlock(&fake_engine_lock);
     return result;
+}
+
+void fake_event_end_all(CUcontext context) {
+    for (CUevent event = all; event; event = event->other) {
+        if (!event->open || event->context != context)
+            continue;
+        forget_record(event);
+        event->open = false;
+        end_if_unused(event);
+    }
 }
 
 /* The engine lock is held. */

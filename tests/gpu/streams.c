@@ -207,6 +207,85 @@ static void events_of_the_callers_own(void) {
     for_both(record);
 }
 
+/* An event of an operation that goes on does not hold up what the CPU waits for. */
+static void record_and_wait(pair_bucket_t *b) {
+    const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    gw_group_t *first = group, *second;
+    pair_bucket_t late = pair_make(DEVMEM_MALLOC, b->count, 0);
+    CUevent event;
+    gw_op_t op, late_op;
+
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    MUST_GOOD(gw_group_split(first, 0, rank, &second));
+    GOOD(gw_bucket_free(late.bucket));
+    group = second;
+    MUST_GOOD(pair_declare(&late, 0));
+    pair_fill(&late, 60, stream);
+    if (rank == 0) {
+        late_op = pair_submit(&late, stream);
+        GOOD(gw_event_record(group, late_op, event));
+    }
+    group = first;
+    pair_fill(b, 40, stream);
+    op = pair_submit(b, stream);
+    if (queues == NULL || strcmp(queues, "1") != 0) /* with one queue it does, whatever we do */
+        GOOD(gw_wait(group, op, INT64_C(10000000000)));
+    pair_meet();
+    group = second;
+    if (rank == 1) {
+        late_op = pair_submit(&late, stream);
+        GOOD(gw_event_record(group, late_op, event));
+    }
+    OK(cuEventSynchronize(event));
+    CU_ASSERT_EQUAL(pair_wrong(&late, 121, stream), 0);
+    group = first;
+    GOOD(gw_wait(group, op, GW_NO_TIMEOUT));
+    CU_ASSERT_EQUAL(pair_wrong(b, 81, stream), 0);
+    pair_meet();
+    gw_group_free(second);
+    GOOD(gw_buffer_release(late.buffer));
+    devmem_free(&late.memory);
+    OK(cuEventDestroy(event));
+}
+
+static void an_event_holds_nobody_up(void) {
+    for_both(record_and_wait);
+}
+
+/* An operation that fails alone is over only when the stream has come past its input, which is in use until then. */
+static void differ(pair_bucket_t *b) {
+    gw_bucket_t *ordinary = b->bucket;
+    uint32_t *gate;
+
+    MUST(cuMemHostAlloc((void **)&gate, sizeof(*gate), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    __atomic_store_n(gate, 0, __ATOMIC_RELEASE);
+    if (rank == 1) {
+        b->count--;
+        MUST_GOOD(pair_declare(b, 0));
+        b->count++;
+    } else {
+        OK(cuStreamWaitValue32(stream, pair_address(gate), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    }
+    gw_op_t op = pair_submit(b, stream);
+    pair_meet();
+    if (rank == 0) {
+        CU_ASSERT_EQUAL(gw_wait(group, op, 100000000), GW_ERR_TIMEOUT);
+        CU_ASSERT_EQUAL(gw_submit(b->bucket, other, &op), GW_ERR_BUSY);
+        __atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+    }
+    CU_ASSERT_EQUAL(gw_wait(group, op, GW_NO_TIMEOUT), GW_ERR_MISMATCH);
+    if (rank == 1)
+        GOOD(gw_bucket_free(b->bucket));
+    b->bucket = ordinary;
+    pair_round(b, 5);
+    CU_ASSERT_EQUAL(gw_group_check(group, NULL), GW_ERR_MISMATCH); /* it has failed once since */
+    OK(cuMemFreeHost(gate));
+}
+
+static void a_failed_operation_is_over_when_its_stream_has_passed(void) {
+    for_both(differ);
+}
+
 static void capture(pair_bucket_t *b, CUstreamCaptureMode mode) {
     CUgraph graph = NULL;
     gw_op_t op, refused;
@@ -297,12 +376,15 @@ static void collectives_in_one_call(void) {
     for_both(joined);
 }
 
-/* More different calls than buckets are kept for. */
+/* More different calls than buckets are kept for: with enough credits all of these may be under way. */
 static void more_collectives_than_are_kept(void) {
+    const struct timespec pause = {.tv_nsec = 300000000};
     unsigned wrong = 0;
 
     pair_begin();
     pair_bucket_t b = pair_make(DEVMEM_MALLOC, SMALL, 0);
+    if (rank == 1)
+        nanosleep(&pause, NULL);
     for (int round = 0; round < 2; round++) {
         pair_fill(&b, round, stream);
         for (int i = 0; i < 300; i++)
@@ -454,6 +536,9 @@ int main(int argc, char **argv) {
         {"gw_wait and gw_test see the result", gw_wait_and_gw_test_see_the_result},
         {"a bucket in flight is busy", a_bucket_in_flight_is_busy},
         {"events of the caller's own", events_of_the_callers_own},
+        {"an event holds nobody up", an_event_holds_nobody_up},
+        {"a failed operation is over when its stream has passed",
+         a_failed_operation_is_over_when_its_stream_has_passed},
         {"a capture is refused and stays valid", a_capture_is_refused_and_stays_valid},
         {"a capture survives all other calls", a_capture_survives_all_other_calls},
         {"collectives in one call", collectives_in_one_call},

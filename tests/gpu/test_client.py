@@ -63,7 +63,7 @@ with checks("all that can be is read and written by the daemon", 4 * LIMIT_S):
 
 with checks("all is copied by streams", 4 * LIMIT_S):
     run("memory", "--device.stream_bytes=1G")
-    run("streams", "--device.stream_bytes=1G")
+    run("streams", "--device.stream_bytes=1G", "--group.credits=1024")
 
 with checks("one queue of the device for all streams", 2 * LIMIT_S):
     run("streams", CUDA_DEVICE_MAX_CONNECTIONS="1")

@@ -34,10 +34,17 @@ static gw_status_t ended(gwd_stream_t *stream, uint64_t *n_out, char *text, size
 
 static const gwd_device_backend_t backend = {.copy = copy, .ended = ended};
 
+static struct gwd_device { int unused; } some_device;
+
 static int came[2 * GWD_STREAM_DEPTH], n_came;
 
 static void on_end(void *tag) {
     came[n_came++] = *(int *)tag;
+}
+
+static void on_lost(struct gwd_device *device, void *tag) {
+    CU_ASSERT_PTR_EQUAL(device, &some_device);
+    on_end(tag);
 }
 
 static void start(gwd_copies_t *copies, int *tags, int n) {
@@ -76,7 +83,7 @@ static void tags_come_in_order(void) {
 
 static void a_broken_device_gives_all_back(void) {
     struct gwd_stream stream = {0};
-    gwd_copies_t copies = {.backend = &backend, .stream = &stream};
+    gwd_copies_t copies = {.backend = &backend, .stream = &stream, .device = &some_device};
     int tags[4] = {0, 1, 2, 3}, to;
     char text[64] = "";
 
@@ -87,7 +94,7 @@ static void a_broken_device_gives_all_back(void) {
     CU_ASSERT_STRING_EQUAL(text, "broken");
     CU_ASSERT_EQUAL(n_came, 0);
     CU_ASSERT_EQUAL(gwd_copies_start(&copies, &to, &tags[3], sizeof(to), &tags[3], text, sizeof(text)), GW_ERR_DEVICE);
-    gwd_copies_abandon(&copies, on_end);
+    gwd_copies_abandon(&copies, on_lost);
     CU_ASSERT_EQUAL(n_came, 3);                                                   /* and not what was never started */
     CU_ASSERT_EQUAL(gwd_copies_poll(&copies, on_end, text, sizeof(text)), GW_OK); /* nothing is under way */
 }
