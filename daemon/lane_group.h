@@ -49,6 +49,7 @@ typedef struct gwd_op {
     bool staged; /* it runs in chunks through arenas; the rest is of those only */
     uint64_t next_chunk, n_staged_chunks;
     uint32_t n_flights;               /* chunks under way */
+    gwd_flight_t *saved;              /* of the next chunk, with some of its blocks; NULL: none */
     struct gwd_device *device_failed; /* NULL while all is well */
     struct gwd_op *next_staged;       /* in the lane's list */
 } gwd_op_t;
@@ -104,6 +105,7 @@ struct gwd_lane {
     gwd_op_t *staged;           /* operations that run in chunks, by priority; while there are some it never sleeps */
     uint64_t staged_turn;       /* counts turns of those */
     struct gwd_copies *copying; /* streams with copies under way */
+    gwd_op_t *saver;            /* holds some blocks, and waits for more; NULL: none on this lane */
     uint32_t copies_reserved;   /* that flights may have under way, at most GWD_STREAM_DEPTH */
     uint64_t awake_until_ns;    /* until then it looks for more instead of sleeping */
     uint32_t n_running;         /* jobs that have not come back */

@@ -139,14 +139,18 @@ static void unreserve(gwd_flight_t *flight) {
     atomic_fetch_sub_explicit(&share->parent->n_copies, flight->reserved, memory_order_relaxed);
 }
 
-static void end_flight(gwd_flight_t *flight) {
-    gwd_op_t *op = flight->op;
-
+static void give_blocks(const gwd_flight_t *flight) {
     for (uint32_t i = 0; i < flight->chunk.n_in; i++)
         if (flight->blocks[i])
             gwd_arena_give(&in_device(flight, i)->arena, flight->blocks[i]);
     if (flight->result_arena)
         gwd_arena_give(flight->result_arena, flight->result);
+}
+
+static void end_flight(gwd_flight_t *flight) {
+    gwd_op_t *op = flight->op;
+
+    give_blocks(flight);
     unreserve(flight);
     op->n_flights--;
     put_flight(op->group, flight);
@@ -241,57 +245,111 @@ static void on_lost(gwd_device_t *device, void *tag) {
     on_copied(flight);
 }
 
-/* A block for each input on a device, and for the result if no input's block can hold it. */
-static bool take_blocks(gwd_flight_t *flight) {
-    uint32_t n = 0;
+/* One operation may hold blocks while it waits for more: else a chunk that takes many would never find them free
+ * together beside chunks that take few. One in the daemon, whatever lane it is on, so that no two wait for each other. */
+static atomic_bool somebody_saves;
 
-    flight->result = NULL;
-    flight->result_arena = NULL;
-    for (; n < flight->chunk.n_in; n++) {
-        gwd_device_t *device = in_device(flight, n);
+/* The device that the result's own block is taken from: of the first output on one, if no input is on any. */
+static gwd_device_t *result_device(const gwd_flight_t *flight) {
+    gwd_device_t *device = NULL;
 
-        flight->blocks[n] = NULL;
-        if (device && !gwd_arena_take(&device->arena, &flight->blocks[n], 1))
-            goto err;
-        if (!flight->result)
-            flight->result = flight->blocks[n];
-    }
-    for (uint32_t i = 0; i < flight->chunk.n_out; i++) {
-        gwd_device_t *device = out_device(flight, i);
+    for (uint32_t i = 0; i < flight->chunk.n_in; i++)
+        if (in_device(flight, i))
+            return NULL;
+    for (uint32_t i = 0; i < flight->chunk.n_out && !device; i++)
+        device = out_device(flight, i);
+    return device;
+}
 
-        if (!device)
-            continue;
-        if (flight->result)
+static bool goes_out(const gwd_flight_t *flight) {
+    for (uint32_t i = 0; i < flight->chunk.n_out; i++)
+        if (out_device(flight, i))
             return true;
-        if (!gwd_arena_take(&device->arena, &flight->result, 1))
-            goto err;
-        flight->result_arena = &device->arena;
-        return true;
-    }
-    flight->result = NULL; /* all outputs are the host's */
-    return true;
-
-err:
-    while (n-- > 0)
-        if (flight->blocks[n])
-            gwd_arena_give(&in_device(flight, n)->arena, flight->blocks[n]);
     return false;
 }
 
-/* Starts the next chunk of an operation; false when something that it takes is in use. */
-static bool start_flight(gwd_op_t *op) {
+/* Takes those of its blocks that it has not yet: one for each input on a device, and one for the result if no input's
+ * can hold it. Returns whether it has all. */
+static bool take_blocks(gwd_flight_t *flight) {
+    gwd_device_t *device = result_device(flight);
+    bool all = true;
+
+    for (uint32_t i = 0; i < flight->chunk.n_in; i++)
+        if (in_device(flight, i) && !flight->blocks[i])
+            all = gwd_arena_take(&in_device(flight, i)->arena, &flight->blocks[i], 1) && all;
+    if (device && !flight->result_arena) {
+        if (gwd_arena_take(&device->arena, &flight->result, 1))
+            flight->result_arena = &device->arena;
+        else
+            all = false;
+    }
+    for (uint32_t i = 0; i < flight->chunk.n_in && all && !flight->result && goes_out(flight); i++)
+        flight->result = flight->blocks[i];
+    return all;
+}
+
+/* Nothing of it is under way. */
+static void stop_saving(gwd_op_t *op) {
+    gwd_flight_t *flight = op->saved;
+
+    op->saved = NULL;
+    op->group->lane->saver = NULL;
+    atomic_store(&somebody_saves, false);
+    give_blocks(flight);
+    put_flight(op->group, flight);
+}
+
+static gwd_flight_t *new_flight(gwd_op_t *op) {
     gwd_lane_group_t *group = op->group;
     gwd_flight_t *flight = group->free_flights;
 
     if (!flight)
-        return false;
+        return NULL;
+    group->free_flights = flight->next;
     flight->op = op;
+    flight->result = NULL;
+    flight->result_arena = NULL;
     gwd_exchange_chunk_at(&op->job.exchange, op->next_chunk, &flight->chunk);
+    for (uint32_t i = 0; i < flight->chunk.n_in; i++)
+        flight->blocks[i] = NULL;
     flight->bytes = flight->chunk.count * gw_type_bytes(op->job.exchange.type);
     flight->reserved = flight->chunk.n_in > flight->chunk.n_out ? flight->chunk.n_in : flight->chunk.n_out;
-    if (group->lane->copies_reserved + flight->reserved > GWD_STREAM_DEPTH || !take_blocks(flight))
+    return flight;
+}
+
+/* A flight of the next chunk, with its blocks; NULL when some of what it takes is in use. */
+static gwd_flight_t *prepare_flight(gwd_op_t *op) {
+    gwd_lane_t *lane = op->group->lane;
+    gwd_flight_t *flight = op->saved ? op->saved : new_flight(op);
+
+    if (!flight)
+        return NULL;
+    if (lane->copies_reserved + flight->reserved <= GWD_STREAM_DEPTH && take_blocks(flight)) {
+        if (op->saved) {
+            op->saved = NULL;
+            lane->saver = NULL;
+            atomic_store(&somebody_saves, false);
+        }
+        return flight;
+    }
+    if (op->saved)
+        return NULL;
+    if (!atomic_exchange(&somebody_saves, true)) {
+        op->saved = flight;
+        lane->saver = op;
+        return NULL;
+    }
+    give_blocks(flight);
+    put_flight(op->group, flight);
+    return NULL;
+}
+
+/* Starts the next chunk of an operation; false when something that it takes is in use. */
+static bool start_flight(gwd_op_t *op) {
+    gwd_flight_t *flight = prepare_flight(op);
+
+    if (!flight)
         return false;
-    group->free_flights = flight->next;
     reserve(flight);
     op->next_chunk++;
     op->n_flights++;
@@ -355,6 +413,7 @@ void gwd_lane_stage(gwd_op_t *op, uint64_t bytes) {
     op->next_chunk = 0;
     op->n_flights = 0;
     op->device_failed = NULL;
+    op->saved = NULL;
     op->state = GWD_OP_RUNNING;
     op->staged = true;
     group->n_running++;
@@ -369,6 +428,8 @@ static gwd_op_t *take_ended(gwd_lane_t *lane) {
 
         if (op->n_flights == 0 && (op->next_chunk == op->n_staged_chunks || op->group->status != GW_OK)) {
             *at = op->next_staged;
+            if (op->saved)
+                stop_saving(op);
             return op;
         }
     }
@@ -421,7 +482,8 @@ static gwd_op_t *next_to_start(const gwd_lane_t *lane) {
 
     for (gwd_op_t *op = lane->staged; op; op = op->next_staged)
         if (goes_on(op) && op->next_chunk < op->n_staged_chunks && op->n_flights < op->group->plan.device_window &&
-            op->group->free_flights && op->group->passed_over != lane->staged_turn && (!best || is_before(op, best)))
+            (op->group->free_flights || op->saved) && op->group->passed_over != lane->staged_turn &&
+            (!best || is_before(op, best)))
             best = op;
     return best;
 }
@@ -431,6 +493,8 @@ void gwd_lane_staged_turn(gwd_lane_t *lane) {
 
     poll_copies(lane);
     lane->staged_turn++;
+    if (lane->saver && goes_on(lane->saver)) /* what has come free is its own first */
+        (void)start_flight(lane->saver);
     for (int n_passed = 0; n_passed < PASSED_OVER_MAX && (op = next_to_start(lane)) != NULL;)
         if (!start_flight(op)) { /* no blocks: another may need fewer, or those of other devices */
             op->group->passed_over = lane->staged_turn;
