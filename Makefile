@@ -181,8 +181,8 @@ programs: $(GRADWIRED) $(GWCTL) $(LIBRARIES) $(PLUGINS) $(UNITS) $(B)/gradwire.p
 tests: $(TEST_PROGRAMS) $(FAKE_CUDA) $(CUDA_TESTS) $(filter $(B)/tests/%,$(KERNEL_PROGRAMS)) \
 	$(PYTHON_GEN) ## build the test programs
 
-test: all ## run all tests but the fuzzers
-	$(Q)BUILD=$(abspath $(B)) tests/run
+test: all ## run all tests but the fuzzers; TESTS='unit/* simulated-driver/*' for a part
+	$(Q)BUILD=$(abspath $(B)) tests/run $(TESTS)
 
 test-gpu: all ## run the tests of GPUs, on the GPUs of this host
 	$(Q)BUILD=$(abspath $(B)) tests/run --gpu
@@ -367,6 +367,7 @@ $(call programs,$(MPI_SRC)): $(B)/%: $(B)/obj/%.o $(LIBSHARED) $(LINKS)
 
 # ---- sanitizers, fuzzing, coverage ----------------------------------------------------------------
 
+, := ,
 # Reports go to files, so that one from a process whose exit status nobody reads is not lost.
 define sanitized
 @rm -f $(B)/$(1)/report.*
@@ -378,9 +379,9 @@ ASAN_OPTIONS=log_path=$$log:detect_stack_use_after_return=1 UBSAN_OPTIONS=log_pa
 for report in $$log.*; do [ -e "$$report" ] || continue; echo "$$report:"; head -n 60 "$$report"; rc=1; done; exit $$rc
 endef
 
-asan: ## run all tests with AddressSanitizer and LeakSanitizer
-	$(call sanitized,asan,address)
-ubsan: ## run all tests with UndefinedBehaviorSanitizer
+asan: ## run all tests with AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer
+	$(call sanitized,asan,address$(,)undefined)
+ubsan: ## run all tests with UndefinedBehaviorSanitizer alone
 	$(call sanitized,ubsan,undefined)
 # Address space randomisation of newer kernels is too wide for older ThreadSanitizers.
 tsan: ## run all tests with ThreadSanitizer
