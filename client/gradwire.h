@@ -315,6 +315,8 @@ GW_API gw_status_t gw_submit(gw_bucket_t *bucket, gw_queue_t queue, gw_op_t *op_
  * and the others wait for that. A group's failure and the daemon's end free waiting streams within 2 s;
  * the result is then undefined, so ask gw_group_check before an optimiser step is trusted.
  * An operation without memory has no stream that could wait: a barrier, a count of 0; then this does nothing.
+ * Several ranks of one process on one device share its copy engines' queues, where a stream that waits can hold up the
+ * input of the rank it waits for: those ranks use gw_wait.
  * Blocking: never, unless the driver's queue of the stream is full.
  * Errors: GW_ERR_NOT_FOUND (as gw_wait), GW_ERR_CAPTURE, GW_ERR_UNSUPPORTED (host memory), GW_ERR_INVALID_ARGUMENT (a
  * stream of another device), the status of a group that has failed. */

@@ -14,6 +14,7 @@ LIFETIMES = int(os.environ.get("GW_GPU_LIFETIMES", 60 if QUICK else 1000))
 WARM_UP = max(LIFETIMES // 10, 10)
 PROCESSES = max(LIFETIMES // 50, 2)
 COUNT, LARGE = 5000, 300001
+KINDS = {"malloc": "ipc", "vmm": "vmm", "pool": "pool"}
 KB, MB = 1 << 10, 1 << 20
 GROWTH_KB = 4096  # allocators keep what was used at once; a leak of 5 KB a lifetime would be seen
 
@@ -115,6 +116,36 @@ def everything_is_back_at_the_baseline():
         until(lambda: daemon.admin_json("status")["clients"] == 3, "the last clients have gone")
         check_given_back(daemon)
         print(f"# without clients: {Figures(daemon)}", flush=True)
+
+
+def memory_of_each_kind_leaves_no_descriptor():
+    with Daemon(bystanders=False) as daemon:
+        keeper = [daemon.rank(memory="device:0"), daemon.rank(memory="device:1")]  # so that the contexts stay
+        join(keeper)
+        for rank in keeper:
+            rank.ok(f"alloc b {4 * LARGE}")
+        places = [(device, kind) for device in (0, 1) for kind in KINDS]
+        for device, kind in places:  # what the driver opens once and keeps
+            _one_buffer(daemon, device, kind)
+        until(lambda: daemon.admin_json("status")["clients"] == 3, "the first clients have gone")
+        before, links = daemon.fd_count(), daemon.fds()
+        for _ in range(10):
+            for device, kind in places:
+                _one_buffer(daemon, device, kind)
+        until(lambda: daemon.admin_json("status")["clients"] == 3, "the clients have gone")
+        after = daemon.fds()
+        print(f"# {before} descriptors, then {daemon.fd_count()} after {10 * len(places)} imports", flush=True)
+        new = sorted(link for fd, link in after.items() if links.get(fd) != link)
+        check(daemon.fd_count() <= before, f"{daemon.fd_count()} descriptors are open, {before} were; new: {new}")
+
+
+def _one_buffer(daemon, device, kind):
+    rank = daemon.rank(memory=f"device:{device}:{kind}")
+    join([rank])
+    equal(rank.ok(f"alloc b {4 * LARGE}"), KINDS[kind], "the path of the memory")
+    rank.ok("release b")
+    rank.close()
+    daemon.ranks.remove(rank)
 
 
 def what_is_not_released_is_seen():
