@@ -39,7 +39,7 @@ VERSION := $(shell awk '/define GW_VERSION_(MAJOR|MINOR|PATCH)/ { printf "%s%s",
 MAJOR := $(firstword $(subst ., ,$(VERSION)))
 
 # One call each, only when something is to be compiled.
-PACKAGES := libuv libprotobuf-c libsodium inih libcjson
+PACKAGES := libuv libprotobuf-c libsodium inih libcjson ucx
 NO_BUILD := help clean dist format uninstall
 ifneq ($(filter-out $(NO_BUILD),$(or $(MAKECMDGOALS),all)),)
 PACKAGE_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PACKAGES) 2>/dev/null || echo missing)
@@ -56,7 +56,7 @@ endif
 
 CLIENT_LIBS := -lprotobuf-c -lpthread
 CTL_LIBS := -lprotobuf-c -lcjson -lpthread
-DAEMON_LIBS := -luv -lprotobuf-c -lsodium -linih -lcjson -lpthread -lm
+DAEMON_LIBS := -luv -lprotobuf-c -lsodium -linih -lcjson -lucp -lucs -lucm -lpthread -lm
 # The driver's library is there only where a driver is; its stub says what it will hold.
 CUDA_LIBS := -L$(CUDA_HOME)/lib64/stubs -lcuda
 
@@ -112,6 +112,7 @@ GEN_OBJ := $(B)/obj/gen/gradwire.pb-c.o
 
 PROTO_OBJ := $(call objects,$(wildcard proto/*.c)) $(GEN_OBJ)
 KERNEL_OBJ := $(call objects,$(wildcard kernels/*.c kernels/host/*.c))
+CODEC_OBJ := $(call objects,$(wildcard codec/*.c codec/simd/*.c))
 CLIENT_OBJ := $(call objects,$(wildcard client/*.c))
 CTL_OBJ := $(call objects,$(filter-out client/ctl/main.c,$(wildcard client/ctl/*.c)))
 CTL_MAIN := $(call objects,$(wildcard client/ctl/main.c))
@@ -142,6 +143,7 @@ BENCH_SRC := $(filter-out $(MPI_SRC),$(wildcard bench/*.c))
 
 LIBPROTO := $(B)/libgwproto.a
 LIBKERNELS := $(B)/libgwkernels.a
+LIBCODEC := $(B)/libgwcodec.a
 LIBDAEMON := $(B)/libgwd.a
 LIBCTL := $(B)/libgwctl.a
 LIBTEST := $(B)/libgwtest.a
@@ -229,11 +231,13 @@ $(B)/gradwire.pc: client/gradwire.pc.in $(HEADERS) $(FLAGS_FILE)
 # Each part sees the headers it may depend on, and no others.
 $(PROTO_OBJ): PART := $(SHARED)
 $(KERNEL_OBJ): PART := $(PUBLIC) -Ikernels $(if $(SAN),,-O3)
+$(CODEC_OBJ): PART := $(PUBLIC) -Icodec $(if $(SAN),,-O3)
 $(CLIENT_OBJ): PART := $(SHARED) -Iclient
 $(CTL_OBJ) $(CTL_MAIN): PART := $(SHARED) -Iclient/ctl
-$(DAEMON_OBJ) $(DAEMON_MAIN): PART := $(SHARED) -Ikernels -Idaemon
-$(B)/obj/tests/%.o: PART := $(SHARED) -I. -Ikernels -Idaemon -Iclient -Itests/lib
-$(B)/obj/bench/%.o: PART := $(SHARED) -Ikernels -Ibench
+$(DAEMON_OBJ) $(DAEMON_MAIN): PART := $(SHARED) -Ikernels -Icodec -Idaemon
+$(B)/obj/tests/%.o: PART := $(SHARED) -I. -Ikernels -Icodec -Idaemon -Iclient -Itests/lib
+$(B)/obj/bench/%.o: PART := $(SHARED) -Ikernels -Icodec -Ibench
+$(B)/obj/bench/wire.o: PART := $(SHARED) -Ibench -Idaemon
 $(B)/obj/examples/%.o: PART := $(PUBLIC)
 $(B)/obj/$(GPU_DEMO_DIR)/%.o: PART := $(PUBLIC) $(CUDA_INCLUDE)
 $(DAEMON_CUDA_OBJ): PART := $(SHARED) -Idaemon $(CUDA_INCLUDE)
@@ -265,11 +269,12 @@ $(GEN_OBJ): $(B)/gen/gradwire.pb-c.c $(B)/gen/gradwire.pb-c.h $(FLAGS_FILE)
 
 $(LIBPROTO): $(PROTO_OBJ)
 $(LIBKERNELS): $(KERNEL_OBJ)
+$(LIBCODEC): $(CODEC_OBJ)
 $(LIBDAEMON): $(DAEMON_OBJ)
 $(LIBCTL): $(CTL_OBJ)
 $(LIBTEST): $(TEST_LIB_OBJ)
 $(LIBSTATIC): $(CLIENT_OBJ) $(PROTO_OBJ)
-$(LIBPROTO) $(LIBKERNELS) $(LIBDAEMON) $(LIBCTL) $(LIBTEST) $(LIBSTATIC):
+$(LIBPROTO) $(LIBKERNELS) $(LIBCODEC) $(LIBDAEMON) $(LIBCTL) $(LIBTEST) $(LIBSTATIC):
 	$(say) AR $@
 	@rm -f $@
 	$(Q)$(AR) qcs $@ $^
@@ -310,14 +315,14 @@ endef
 
 $(B)/gwctl: $(CTL_MAIN) $(LIBCTL) $(LIBSTATIC)
 $(B)/gwctl: LIBS := $(CTL_LIBS)
-$(B)/gradwired: $(DAEMON_MAIN) $(LIBDAEMON) $(LIBPROTO) $(LIBKERNELS)
+$(B)/gradwired: $(DAEMON_MAIN) $(LIBDAEMON) $(LIBPROTO) $(LIBKERNELS) $(LIBCODEC)
 $(B)/gradwired: LIBS := $(DAEMON_LIBS)
 $(B)/gwctl $(B)/gradwired:
 	$(link)
 
 # Tests and benchmarks may look inside, so they link everything statically.
 $(TEST_PROGRAMS): LIBS := -lcunit $(DAEMON_LIBS)
-$(TEST_PROGRAMS): $(B)/%: $(B)/obj/%.o $(LIBTEST) $(LIBDAEMON) $(LIBCTL) $(LIBSTATIC) $(LIBKERNELS)
+$(TEST_PROGRAMS): $(B)/%: $(B)/obj/%.o $(LIBTEST) $(LIBDAEMON) $(LIBCTL) $(LIBSTATIC) $(LIBKERNELS) $(LIBCODEC)
 	$(link)
 
 $(CUDA_TESTS): LIBS = -lcunit $(DAEMON_LIBS) $(CUDA_LIBS)
@@ -333,12 +338,16 @@ $(KERNEL_PROGRAMS): $(B)/%: %.cu $(LIBSTATIC) $(LIBKERNELS) $(FLAGS_FILE) $(wild
 		-lprotobuf-c $(CUDA_LIBS) -lpthread
 
 $(FUZZ_PROGRAMS): LIBS := -fsanitize=fuzzer $(DAEMON_LIBS)
-$(FUZZ_PROGRAMS): $(B)/%: $(B)/obj/%.o $(FUZZ_LIB_OBJ) $(LIBDAEMON) $(LIBSTATIC) $(LIBKERNELS)
+$(FUZZ_PROGRAMS): $(B)/%: $(B)/obj/%.o $(FUZZ_LIB_OBJ) $(LIBDAEMON) $(LIBSTATIC) $(LIBKERNELS) $(LIBCODEC)
 	$(link)
 
 $(call programs,$(BENCH_SRC)): LIBS := $(CLIENT_LIBS) -lm
-$(call programs,$(BENCH_SRC)): $(B)/%: $(B)/obj/%.o $(LIBSTATIC) $(LIBKERNELS)
+$(call programs,$(BENCH_SRC)): $(B)/%: $(B)/obj/%.o $(LIBSTATIC) $(LIBKERNELS) $(LIBCODEC)
 	$(link)
+
+# This one measures a part of the daemon.
+$(B)/bench/wire: LIBS := $(DAEMON_LIBS)
+$(B)/bench/wire: $(LIBDAEMON) $(LIBPROTO)
 
 # Examples are what a user would write: public header, shared library.
 AS_USER = -L$(B) -Wl,-rpath,'$$ORIGIN/..' -lgradwire
@@ -401,7 +410,7 @@ coverage: ## run all tests and write $(B)/coverage/index.html
 	$(Q)$(MAKE) --no-print-directory B=$(B)/coverage SAN=coverage all
 	$(Q)find $(B)/coverage -name '*.gcda' -delete
 	$(Q)$(MAKE) --no-print-directory B=$(B)/coverage SAN=coverage test
-	$(Q)gcovr --root . --filter '(proto|kernels|client|daemon)/' --object-directory $(B)/coverage \
+	$(Q)gcovr --root . --filter '(proto|kernels|codec|client|daemon)/' --object-directory $(B)/coverage \
 		--html-details $(B)/coverage/index.html --print-summary
 
 # ---- installation ---------------------------------------------------------------------------------

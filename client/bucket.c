@@ -183,6 +183,7 @@ static gw_status_t announce(gw_bucket_t *bucket, size_t n_matrices, const gw_mat
     name_span(bucket, &bucket->send, &create.send_buffer, &create.send_offset);
     name_span(bucket, &bucket->recv, &create.recv_buffer, &create.recv_offset);
     create.priority = desc.priority;
+    create.codec = (uint32_t)desc.codec;
     create.matrices = (uint32_t)n_matrices;
     gw_status_t status = gw_call_open(bucket->group->context, &call);
     if (status != GW_OK)

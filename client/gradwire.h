@@ -253,6 +253,19 @@ GW_API uint64_t gw_buffer_bytes(const gw_buffer_t *buffer);
 
 /* ---- buckets -------------------------------------------------------------------------------------- */
 
+/* How a bucket may shrink on its way between nodes. A codec is a permission: inside a node nothing is encoded, and NONE
+ * is exact. The others are for GW_ALL_REDUCE with GW_SUM or GW_AVG of f32, f16 and bf16. What FP8, INT8 and INT4 leave
+ * out is kept and added to the next round of the bucket (error feedback: Seide et al. 2014, Karimireddy et al. 2019),
+ * which costs the daemon 8 bytes an element at most. All ranks get the same bits. Infinities and NaNs travel unencoded. */
+typedef enum gw_codec {
+    GW_CODEC_NONE,
+    GW_CODEC_FP16, /* 2 bytes an element; beyond 65504 the largest finite number */
+    GW_CODEC_BF16, /* 2 bytes */
+    GW_CODEC_FP8,  /* 1.016 bytes: E4M3 and a scale for 256 elements */
+    GW_CODEC_INT8, /* 1.016 bytes */
+    GW_CODEC_INT4, /* 0.516 bytes */
+} gw_codec_t;
+
 /* One matrix inside a bucket, in elements. Codecs that need shapes read them; a vector has one column. */
 typedef struct gw_matrix {
     uint64_t offset; /* of its first element from the start of the bucket */
@@ -285,13 +298,15 @@ typedef struct gw_bucket_desc {
     int priority;                /* -128..127: among complete buckets the highest is reduced first; 0 is normal */
     const gw_matrix_t *matrices; /* layout, copied; may be NULL */
     size_t n_matrices;
+    gw_codec_t codec; /* between nodes; must agree on all ranks */
 } gw_bucket_desc_t;
 #define GW_BUCKET_DESC_INIT                                                                                            \
-    { sizeof(gw_bucket_desc_t), NULL, GW_ALL_REDUCE, GW_F32, GW_SUM, 0, 0, NULL, NULL, 0, NULL, 0 }
+    { sizeof(gw_bucket_desc_t), NULL, GW_ALL_REDUCE, GW_F32, GW_SUM, 0, 0, NULL, NULL, 0, NULL, 0, GW_CODEC_NONE }
 
 /* Declares a bucket with the daemon.
  * Ownership: end it with gw_bucket_free; gw_group_free ends what is left.  Blocking: a round trip.
- * Errors: GW_ERR_INVALID_ARGUMENT, GW_ERR_NOT_FOUND (memory in no buffer), GW_ERR_SPAN, GW_ERR_QUOTA. */
+ * Errors: GW_ERR_INVALID_ARGUMENT, GW_ERR_NOT_FOUND (memory in no buffer), GW_ERR_SPAN, GW_ERR_QUOTA,
+ * GW_ERR_UNSUPPORTED (device memory in a group on several nodes). */
 GW_API gw_status_t gw_bucket_create(gw_group_t *group, const gw_bucket_desc_t *desc, gw_bucket_t **bucket_out);
 
 /* Ends a bucket; it must have no unfinished operation. Errors: GW_ERR_BUSY.

@@ -98,15 +98,33 @@ static const char *engines(const gwd_server_t *server) {
     return gwd_engine_name(GWD_ENGINE_HOST);
 }
 
+static void add_node(cJSON *json, const uint8_t node[GWD_NODE_BYTES]) {
+    char text[2 * GWD_NODE_BYTES + 1];
+
+    for (size_t i = 0; i < GWD_NODE_BYTES; i++)
+        snprintf(text + 2 * i, 3, "%02x", node[i]);
+    cJSON_AddStringToObject(json, "node", text);
+}
+
+/* Where other daemons may connect. */
+static cJSON *listens_json(const gwd_server_t *server) {
+    cJSON *list = cJSON_CreateArray();
+
+    for (unsigned i = 0; i < server->reached_at.n; i++) {
+        char text[GWD_ADDRESS_TEXT_BYTES];
+
+        gwd_address_text(&server->reached_at.items[i], text, sizeof(text));
+        cJSON_AddItemToArray(list, cJSON_CreateString(text));
+    }
+    return list;
+}
+
 cJSON *gwd_admin_status(struct gwd_server *server) {
     cJSON *json = cJSON_CreateObject();
-    char node[2 * sizeof(server->node) + 1];
     uint64_t shared, resident = resident_bytes(&shared);
 
-    for (size_t i = 0; i < sizeof(server->node); i++)
-        snprintf(node + 2 * i, 3, "%02x", server->node[i]);
     cJSON_AddStringToObject(json, "version", server->version);
-    cJSON_AddStringToObject(json, "node", node);
+    add_node(json, server->node);
     cJSON_AddStringToObject(json, "host", server->host);
     number(json, "pid", (uint64_t)getpid());
     cJSON_AddNumberToObject(json, "uptime_s", seconds_since(server->started_ns));
@@ -123,6 +141,7 @@ cJSON *gwd_admin_status(struct gwd_server *server) {
     cJSON_AddStringToObject(json, "admin_socket", server->admins.path);
     cJSON_AddStringToObject(json, "config_file", server->config.file);
     cJSON_AddItemToObject(json, "devices", devices_json(server));
+    cJSON_AddItemToObject(json, "listens", listens_json(server));
     return json;
 }
 
@@ -196,14 +215,21 @@ static cJSON *ranks_json(const gwd_group_t *group) {
     for (uint32_t r = 0; r < group->nranks; r++) {
         const gwd_member_t *member = group->members[r];
         cJSON *json = cJSON_CreateObject();
+        const uint8_t *node = group->server->node;
+        const char *host = member ? group->server->host : gwd_group_remote_host(group, r, &node);
 
         number(json, "rank", r);
-        cJSON_AddBoolToObject(json, "present", member != NULL);
+        cJSON_AddBoolToObject(json, "present", host != NULL);
         if (member) {
             number(json, "client", member->session->id);
             cJSON_AddNumberToObject(json, "pid", member->session->pid);
             number(json, "uid", member->session->uid);
-            cJSON_AddStringToObject(json, "host", group->server->host);
+        } else if (host) {
+            number(json, "pid", group->pids[r]);
+        }
+        if (host) {
+            cJSON_AddStringToObject(json, "host", host);
+            add_node(json, node);
         }
         if (group->counters) {
             gwd_rank_counters_t *c = &group->counters->ranks[r];
@@ -229,9 +255,8 @@ static cJSON *late_json(const gwd_group_t *group) {
 }
 
 static cJSON *group_json(const gwd_group_t *group) {
-    static const char *const states[] = {[GWD_GROUP_ID] = "id", [GWD_GROUP_FORMING] = "forming"};
     cJSON *json = cJSON_CreateObject();
-    char hash[17];
+    char hash[17], why[96];
     bool staged;
 
     number(json, "id", group->id);
@@ -239,16 +264,16 @@ static cJSON *group_json(const gwd_group_t *group) {
     number(json, "uid", group->user->uid);
     number(json, "epoch", group->epoch);
     if (group->state != GWD_GROUP_ACTIVE) {
-        cJSON_AddStringToObject(json, "state", states[group->state]);
+        cJSON_AddStringToObject(json, "state", group->state == GWD_GROUP_ID ? "id" : "forming");
         cJSON_AddItemToObject(json, "ranks", ranks_json(group));
         return json;
     }
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)group->plan.hash);
     staged = atomic_load_explicit(&group->counters->staged, memory_order_relaxed) > 0;
     cJSON_AddStringToObject(json, "engine", gwd_engine_name(staged ? GWD_ENGINE_STAGED : GWD_ENGINE_HOST));
-    cJSON_AddStringToObject(json, "why",
-                            staged ? "all ranks are on this node, and buckets lie in a device's memory"
-                                   : "all ranks are on this node, in host memory");
+    snprintf(why, sizeof(why), "%s%s", group->map ? "the ranks are on several nodes" : "all ranks are on this node",
+             staged ? ", and buckets lie in a device's memory" : ", in host memory");
+    cJSON_AddStringToObject(json, "why", why);
     cJSON_AddItemToObject(json, "plan", plan_json(&group->plan));
     cJSON_AddStringToObject(json, "plan_hash", hash);
     number(json, "lane", group->lane);

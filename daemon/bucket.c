@@ -65,6 +65,16 @@ static gw_status_t check_numbers(const gwd_bucket_desc_t *desc, uint32_t nranks,
     return GW_ERR_INVALID_ARGUMENT;
 }
 
+/* A codec is used, or refused: never left out in silence. */
+static gw_status_t check_codec(const gwd_bucket_desc_t *desc, char *text, size_t text_bytes) {
+    if (desc->codec == GW_CODEC_NONE || (desc->collective == GW_ALL_REDUCE && desc->type <= GW_BF16 &&
+                                         desc->type != GW_F64 && (desc->redop == GW_SUM || desc->redop == GW_AVG)))
+        return GW_OK;
+    snprintf(text, text_bytes, "bucket '%s': codec %s is for all_reduce with sum or avg of f32, f16 and bf16",
+             desc->name, gw_codec_name(desc->codec));
+    return GW_ERR_UNSUPPORTED;
+}
+
 /* Rows must lie inside the bucket; matrices of one bucket come in order and do not overlap. */
 static gw_status_t check_layout(const gwd_bucket_desc_t *desc, char *text, size_t text_bytes) {
     uint64_t end = 0;
@@ -160,8 +170,9 @@ static bool overlap_allowed(const gwd_bucket_desc_t *desc, uint32_t rank, const 
 static uint64_t fingerprint(const gwd_bucket_desc_t *desc) {
     static const unsigned char key[crypto_generichash_KEYBYTES_MIN] = "gradwire bucket";
     crypto_generichash_state state;
-    uint64_t numbers[5] = {(uint64_t)desc->collective, (uint64_t)desc->type, (uint64_t)desc->redop, desc->root,
-                           desc->count};
+    uint64_t numbers[6] = {
+        (uint64_t)desc->collective, (uint64_t)desc->type, (uint64_t)desc->redop, desc->root, desc->count,
+        (uint64_t)desc->codec};
     unsigned char hash[crypto_generichash_BYTES_MIN];
     uint64_t result;
 
@@ -187,7 +198,9 @@ gw_status_t gwd_bucket_new(const gwd_bucket_desc_t *desc, uint32_t rank, uint32_
     gwd_bucket_t *bucket;
     gw_status_t status;
 
-    status = check_numbers(desc, nranks, text, text_bytes);
+    status = check_codec(desc, text, text_bytes);
+    if (status == GW_OK)
+        status = check_numbers(desc, nranks, text, text_bytes);
     if (status == GW_OK)
         status = check_layout(desc, text, text_bytes);
     if (status != GW_OK)
@@ -235,14 +248,14 @@ bool gwd_bucket_matches(const gwd_bucket_t *a, const gwd_bucket_t *b) {
     const gwd_bucket_desc_t *x = &a->desc, *y = &b->desc;
 
     return a->fingerprint == b->fingerprint && x->collective == y->collective && x->type == y->type &&
-           x->count == y->count && (!reduces(x->collective) || x->redop == y->redop) &&
+           x->count == y->count && x->codec == y->codec && (!reduces(x->collective) || x->redop == y->redop) &&
            (!has_root(x->collective) || x->root == y->root);
 }
 
 void gwd_bucket_describe(const gwd_bucket_t *bucket, char *text, size_t text_bytes) {
     const gwd_bucket_desc_t *d = &bucket->desc;
     const char *redop = reduces(d->collective) ? gwd_redop_name(d->redop) : "-";
-    char name[GW_NAME_BYTES + 32], root[24] = "", layout[32] = "";
+    char name[GW_NAME_BYTES + 32], root[24] = "", layout[32] = "", codec[16] = "";
 
     gw_escape(d->name, sizeof(d->name), name, sizeof(name)); /* other ranks' terminals will show it */
 
@@ -250,6 +263,8 @@ void gwd_bucket_describe(const gwd_bucket_t *bucket, char *text, size_t text_byt
         snprintf(root, sizeof(root), " root %u", d->root);
     if (d->n_matrices)
         snprintf(layout, sizeof(layout), " %u matrices", d->n_matrices);
-    snprintf(text, text_bytes, "%s '%s' %s %s x%llu%s%s", gwd_collective_name(d->collective), name,
-             gwd_type_name(d->type), redop, (unsigned long long)d->count, root, layout);
+    if (d->codec != GW_CODEC_NONE)
+        snprintf(codec, sizeof(codec), " %s", gw_codec_name(d->codec));
+    snprintf(text, text_bytes, "%s '%s' %s %s x%llu%s%s%s", gwd_collective_name(d->collective), name,
+             gwd_type_name(d->type), redop, (unsigned long long)d->count, root, layout, codec);
 }

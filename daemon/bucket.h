@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "codec.h"
 #include "gradwire.h"
 
 struct gwd_buffer;
@@ -28,6 +29,7 @@ typedef struct gwd_bucket_desc {
     struct gwd_buffer *send_buffer, *recv_buffer;
     uint64_t send_offset, recv_offset; /* bytes */
     int priority;
+    gw_codec_t codec; /* between nodes */
     uint32_t n_matrices;
     gw_matrix_t *matrices; /* owned by the bucket */
 } gwd_bucket_desc_t;

@@ -6,29 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap.h"
 #include "gradwire.pb-c.h"
 #include "log.h"
 #include "server.h"
-
-/* The 128 bytes of a unique id. What is left is zero, and will hold the address of the root daemon. */
-typedef struct id_layout {
-    char magic[4];
-    uint32_t version;
-    uint8_t node[16];
-    uint8_t token[32];
-    uint8_t zero[72];
-} id_layout_t;
-
-_Static_assert(sizeof(id_layout_t) == sizeof(gw_unique_id_t), "the id is part of the protocol");
+#include "transport.h"
 
 static const char id_magic[4] = {'G', 'W', 'I', 'D'};
+
+enum { ID_VERSION = 1 };
 
 /* ---- life --------------------------------------------------------------------------------------- */
 
 static void on_timer(uv_timer_t *timer);
 
-static gw_status_t new_group(gwd_server_t *server, gwd_user_t *user, gwd_group_t **group_out, char *text,
-                             size_t text_bytes) {
+gw_status_t gwd_group_new(gwd_server_t *server, gwd_user_t *user, gwd_group_t **group_out, char *text,
+                          size_t text_bytes) {
     gw_status_t status = gwd_quota_charge(&server->quota, user, GWD_QUOTA_GROUPS, 1, text, text_bytes);
     gwd_group_t *group;
 
@@ -59,6 +52,10 @@ static void on_timer_closed(uv_handle_t *handle) {
     gwd_group_t *group = handle->data;
     gwd_server_t *server = group->server;
 
+    if (group->wire)
+        gwd_wire_free(group->wire);
+    gwd_bootstrap_free_map(group);
+    free(group->pids);
     free(group->members);
     free(group->counters);
     free(group->waiting.waiters);
@@ -70,11 +67,12 @@ void gwd_group_end(gwd_group_t *group) {
     gwd_server_t *server = group->server;
     gwd_group_t **at = &server->groups;
 
+    gwd_bootstrap_end(group, GW_OK, NULL);
     while (*at != group)
         at = &(*at)->next;
     *at = group->next;
     server->n_groups--;
-    if (group->state == GWD_GROUP_ACTIVE)
+    if (group->has_lane)
         server->lane_groups[group->lane]--;
     gwd_quota_refund(group->user, GWD_QUOTA_GROUPS, 1);
     gwd_quota_put(&server->quota, group->user);
@@ -104,6 +102,8 @@ void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text)
     gwd_log(GWD_LOG_NOTICE, "group", "group %u did not come together: %s", group->id, text);
     gwd_stats_add(&group->server->stats.groups_expired, 1);
     group->giving_up = true;
+    (void)uv_timer_stop(&group->timer);
+    gwd_bootstrap_end(group, status, text);
     if (group->n_members == 0) {
         gwd_group_end(group);
         return;
@@ -115,6 +115,10 @@ void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text)
         if (!member)
             continue;
         gwd_session_error(member->session, member->request, status, "%s", text);
+        if (group->state == GWD_GROUP_PREPARED) {
+            gwd_member_withdraw(member);
+            continue;
+        }
         last = group->n_members == 1;
         gwd_member_free(member); /* the last one ends the group */
         if (last)
@@ -122,68 +126,67 @@ void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text)
     }
 }
 
-void gwd_group_give_up_split(gwd_group_t *group, gw_status_t status, const char *text) {
-    (void)uv_timer_stop(&group->timer);
-    group->n_split = 0;
-    for (uint32_t r = 0; r < group->nranks; r++) {
-        gwd_member_t *member = group->members[r];
-        uint32_t request = member ? member->split_request : 0;
-
-        if (!request)
-            continue;
-        member->split_request = 0;
-        gwd_session_error(member->session, request, status, "split: %s", text);
-    }
-}
-
-/* "ranks 1, 3 of 4 did not join in 300 s": the deadline has passed. */
-static void on_timer(uv_timer_t *timer) {
-    gwd_group_t *group = timer->data;
+/* "rank 1, 3 of 4 did not join within 300 s" */
+static void name_missing(const gwd_group_t *group, char *text, size_t text_bytes) {
     bool splitting = group->state == GWD_GROUP_ACTIVE;
-    char text[GWD_TEXT_BYTES];
-    int used = 0;
+    size_t used = 0;
     uint32_t missing = 0;
+    const uint8_t *node;
 
     text[0] = 0;
     for (uint32_t r = 0; r < group->nranks; r++) {
         const gwd_member_t *member = group->members[r];
 
-        if (splitting ? member && member->split_request : member != NULL)
+        if (splitting ? member && member->split_request : member || gwd_group_remote_host(group, r, &node))
             continue;
         if (missing++ < 16)
-            used += snprintf(text + used, sizeof(text) - (size_t)used, "%s%u", missing == 1 ? "rank " : ", ", r);
+            used += (size_t)snprintf(text + used, text_bytes - used, "%s%u", missing == 1 ? "rank " : ", ", r);
     }
-    snprintf(text + used, sizeof(text) - (size_t)used, "%s of %u did not %s within %lld s (deadline.bootstrap_s)",
+    snprintf(text + used, text_bytes - used, "%s of %u did not %s within %lld s (deadline.bootstrap_s)",
              missing > 16 ? ", ..." : "", group->nranks, splitting ? "call split" : "join",
              (long long)group->server->config.deadline_bootstrap_s);
-    if (splitting)
+}
+
+static void on_timer(uv_timer_t *timer) {
+    gwd_group_t *group = timer->data;
+    char text[GWD_TEXT_BYTES];
+
+    if (group->branch)
+        gwd_branch_late(group, text, sizeof(text));
+    else if (!gwd_root_late(group, text, sizeof(text)))
+        name_missing(group, text, sizeof(text));
+    if (group->state == GWD_GROUP_ACTIVE)
         gwd_group_give_up_split(group, GW_ERR_BOOTSTRAP, text);
     else
         gwd_group_give_up(group, GW_ERR_BOOTSTRAP, text);
 }
 
-static void start_timer(gwd_group_t *group) {
-    uint64_t ms = (uint64_t)group->server->config.deadline_bootstrap_s * 1000;
+void gwd_group_start_timer_s(gwd_group_t *group, uint64_t seconds) {
+    (void)uv_timer_start(&group->timer, on_timer, seconds * 1000, 0);
+}
 
-    (void)uv_timer_start(&group->timer, on_timer, ms, 0);
+void gwd_group_start_timer(gwd_group_t *group) {
+    gwd_group_start_timer_s(group, (uint64_t)group->server->config.deadline_bootstrap_s);
 }
 
 /* ---- unique ids and joining --------------------------------------------------------------------- */
 
 gw_status_t gwd_group_make_id(gwd_session_t *session, gw_unique_id_t *id_out, char *text, size_t text_bytes) {
     gwd_server_t *server = session->server;
-    id_layout_t layout = {.version = 1};
+    gwd_id_layout_t layout = {.version = ID_VERSION};
     gwd_group_t *group;
-    gw_status_t status = new_group(server, session->user, &group, text, text_bytes);
+    gw_status_t status = gwd_group_new(server, session->user, &group, text, text_bytes);
 
     if (status != GW_OK)
         return status;
     memcpy(layout.magic, id_magic, sizeof(layout.magic));
     memcpy(layout.node, server->node, sizeof(layout.node));
     randombytes_buf(layout.token, sizeof(layout.token));
+    gwd_address_to_id(&server->reached_at, &layout);
     memcpy(&group->unique_id, &layout, sizeof(layout));
+    gwd_proof_name(layout.token, group->name);
     group->state = GWD_GROUP_ID;
-    start_timer(group); /* an id that nobody uses does not stay for ever */
+    gwd_group_start_timer(group); /* an id that nobody uses does not stay for ever */
     *id_out = group->unique_id;
     return GW_OK;
 }
@@ -192,58 +195,21 @@ static gwd_group_t *find_by_id(const gwd_server_t *server, const gw_unique_id_t 
     gwd_group_t *group = server->groups;
 
     /* The token is a secret: the comparison must not tell how much of a guess was right. */
-    while (group && sodium_memcmp(&group->unique_id, id, sizeof(*id)) != 0)
+    while (group && (group->giving_up || sodium_memcmp(&group->unique_id, id, sizeof(*id)) != 0))
         group = group->next;
     return group;
 }
 
-static gw_status_t check_join(const gwd_server_t *server, const gwd_group_t *group, const gw_unique_id_t *id,
-                              uint32_t nranks, uint32_t rank, char *text, size_t text_bytes) {
-    const id_layout_t *layout = (const id_layout_t *)id;
-    const gwd_member_t *holder;
-
-    if (memcmp(layout->magic, id_magic, sizeof(id_magic)) != 0) {
-        snprintf(text, text_bytes, "the unique id was not made by gw_get_unique_id");
-        return GW_ERR_INVALID_ARGUMENT;
-    }
-    if (memcmp(layout->node, server->node, sizeof(server->node)) != 0) {
-        snprintf(text, text_bytes, "it was made by another daemon, or before this one was restarted");
-        return GW_ERR_UNKNOWN_ID;
-    }
-    if (!group) {
-        snprintf(text, text_bytes, "it is wrong, or its group has ended");
-        return GW_ERR_UNKNOWN_ID;
-    }
-    if (nranks == 0 || nranks > (uint64_t)server->config.limits_ranks_per_group || rank >= nranks) {
-        snprintf(text, text_bytes, "rank %u of %u: ranks count from 0, and limits.ranks_per_group is %lld", rank,
-                 nranks, (long long)server->config.limits_ranks_per_group);
-        return GW_ERR_INVALID_ARGUMENT;
-    }
-    if (group->state == GWD_GROUP_ACTIVE) {
-        snprintf(text, text_bytes, "the group is complete: all its %u ranks have joined", group->nranks);
+gw_status_t gwd_group_expect(gwd_group_t *group, uint32_t nranks, const char *who, char *text, size_t text_bytes) {
+    if (nranks == 0 || nranks > (uint64_t)group->server->config.limits_ranks_per_group) {
+        snprintf(text, text_bytes, "a group of %u ranks: limits.ranks_per_group is %lld", nranks,
+                 (long long)group->server->config.limits_ranks_per_group);
         return GW_ERR_INVALID_ARGUMENT;
     }
     if (group->nranks && group->nranks != nranks) {
-        snprintf(text, text_bytes, "rank %u says the group has %u ranks, others said %u", rank, nranks, group->nranks);
+        snprintf(text, text_bytes, "%s says the group has %u ranks, others said %u", who, nranks, group->nranks);
         return GW_ERR_INVALID_ARGUMENT;
     }
-    holder = group->members ? group->members[rank] : NULL;
-    if (holder) {
-        snprintf(text, text_bytes, "rank %u is taken by pid %d", rank, (int)holder->session->pid);
-        return GW_ERR_INVALID_ARGUMENT;
-    }
-    return GW_OK;
-}
-
-gw_status_t gwd_group_join(gwd_session_t *session, uint32_t request, const gw_unique_id_t *id, uint32_t nranks,
-                           uint32_t rank, char *text, size_t text_bytes) {
-    gwd_server_t *server = session->server;
-    gwd_group_t *group = find_by_id(server, id);
-    gw_status_t status = check_join(server, group, id, nranks, rank, text, text_bytes);
-    gwd_member_t *member;
-
-    if (status != GW_OK)
-        return status;
     if (!group->members) {
         group->members = calloc(nranks, sizeof(gwd_member_t *));
         if (!group->members) {
@@ -252,127 +218,128 @@ gw_status_t gwd_group_join(gwd_session_t *session, uint32_t request, const gw_un
         }
         group->nranks = nranks;
     }
-    status = gwd_member_new(session, group, rank, request, &member, text, text_bytes);
-    if (status != GW_OK)
-        return status;
     if (group->state == GWD_GROUP_ID) {
         group->state = GWD_GROUP_FORMING;
-        start_timer(group); /* from the first rank on */
+        gwd_group_start_timer(group); /* from the first rank on */
     }
-    if (group->n_members == group->nranks)
-        gwd_group_start(group);
     return GW_OK;
 }
 
-/* ---- splitting ---------------------------------------------------------------------------------- */
+const char *gwd_group_remote_host(const gwd_group_t *group, uint32_t rank, const uint8_t **node_out) {
+    const gwd_group_map_t *map = group->map;
 
-typedef struct split_entry {
-    int32_t color, key;
-    gwd_member_t *member;
-} split_entry_t;
-
-static int compare_entries(const void *a, const void *b) {
-    const split_entry_t *x = a, *y = b;
-
-    if (x->color != y->color)
-        return x->color < y->color ? -1 : 1;
-    if (x->key != y->key)
-        return x->key < y->key ? -1 : 1;
-    return x->member->rank < y->member->rank ? -1 : 1;
+    if (!map || group->state < GWD_GROUP_PREPARED)
+        return gwd_root_holder(group, rank, node_out);
+    *node_out = map->nodes[map->node_of[rank]].id;
+    return map->node_of[rank] == map->own_node ? NULL : map->nodes[map->node_of[rank]].host;
 }
 
-/* Makes the group of one color from `n` entries. */
-static gw_status_t make_part(gwd_group_t *parent, const split_entry_t *entries, uint32_t n, char *text,
-                             size_t text_bytes) {
-    gwd_group_t *group;
-    gw_status_t status = new_group(parent->server, parent->user, &group, text, text_bytes);
+bool gwd_group_is_taken(const gwd_group_t *group, uint32_t rank, char *text, size_t text_bytes) {
+    const gwd_member_t *holder = rank < group->nranks ? group->members[rank] : NULL;
+    const uint8_t *node;
+    const char *host;
 
+    if (rank >= group->nranks) {
+        snprintf(text, text_bytes, "rank %u of %u: ranks count from 0", rank, group->nranks);
+        return true;
+    }
+    host = holder ? group->server->host : gwd_group_remote_host(group, rank, &node);
+    if (host)
+        snprintf(text, text_bytes, "rank %u is taken by pid %u on host %s", rank,
+                 holder ? (unsigned)holder->session->pid : group->pids[rank], host);
+    return host != NULL;
+}
+
+void gwd_group_check_complete(gwd_group_t *group) {
+    uint32_t remote = gwd_root_ranks(group);
+
+    if (group->branch || group->n_members + remote < group->nranks)
+        return;
+    if (remote > 0)
+        gwd_root_complete(group);
+    else
+        gwd_group_start(group);
+}
+
+static gw_status_t check_id(const gwd_server_t *server, const gw_unique_id_t *id, bool *own_out, char *text,
+                            size_t text_bytes) {
+    const gwd_id_layout_t *layout = (const gwd_id_layout_t *)id;
+
+    if (memcmp(layout->magic, id_magic, sizeof(id_magic)) != 0) {
+        snprintf(text, text_bytes, "the unique id was not made by gw_get_unique_id");
+        return GW_ERR_INVALID_ARGUMENT;
+    }
+    if (layout->version != ID_VERSION) {
+        snprintf(text, text_bytes,
+                 "the unique id has version %u, and this daemon knows %d: install the same gradwire "
+                 "on all hosts",
+                 layout->version, ID_VERSION);
+        return GW_ERR_INVALID_ARGUMENT;
+    }
+    *own_out = memcmp(layout->node, server->node, sizeof(server->node)) == 0;
+    return GW_OK;
+}
+
+/* A group here for the ranks that join one of another daemon. */
+static gw_status_t new_branch(gwd_session_t *session, const gw_unique_id_t *id, gwd_group_t **group_out, char *text,
+                              size_t text_bytes) {
+    gw_status_t status;
+
+    if (session->server->draining) {
+        snprintf(text, text_bytes, "no new group");
+        return GW_ERR_DRAINING;
+    }
+    status = gwd_group_new(session->server, session->user, group_out, text, text_bytes);
     if (status != GW_OK)
         return status;
-    /* Nobody else can join: the id is random and is told to nobody. */
-    randombytes_buf(&group->unique_id, sizeof(group->unique_id));
-    group->state = GWD_GROUP_FORMING;
-    group->members = calloc(n, sizeof(gwd_member_t *));
-    group->nranks = n;
-    if (!group->members) {
-        group->nranks = 0;
-        snprintf(text, text_bytes, "out of memory");
-        status = GW_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = 0; i < n && status == GW_OK; i++) {
-        gwd_member_t *member;
-
-        status = gwd_member_new(entries[i].member->session, group, i, entries[i].member->split_request, &member, text,
-                                text_bytes);
-        if (status == GW_OK)
-            entries[i].member->split_request = 0; /* the new member answers from now on */
-    }
-    if (status == GW_OK)
-        gwd_group_start(group);
-    else
-        gwd_group_give_up(group, status, text);
+    (*group_out)->unique_id = *id;
+    status = gwd_branch_new(*group_out, text, text_bytes);
+    if (status != GW_OK)
+        gwd_group_end(*group_out);
     return status;
 }
 
-static void finish_split(gwd_group_t *parent) {
-    split_entry_t *entries = calloc(parent->nranks, sizeof(*entries));
-    char text[GWD_TEXT_BYTES] = "out of memory";
-    gw_status_t status = entries ? GW_OK : GW_ERR_NO_MEMORY;
-    uint32_t first = 0;
+/* Everything about a rank but the group itself. */
+static gw_status_t add_rank(gwd_session_t *session, uint32_t request, gwd_group_t *group, uint32_t nranks,
+                            uint32_t rank, char *text, size_t text_bytes) {
+    gwd_member_t *member;
+    gw_status_t status;
+    char who[32];
 
-    (void)uv_timer_stop(&parent->timer);
-    parent->n_split = 0;
-    for (uint32_t r = 0; r < parent->nranks && entries; r++)
-        entries[r] = (split_entry_t){parent->members[r]->color, parent->members[r]->key, parent->members[r]};
-    if (entries)
-        qsort(entries, parent->nranks, sizeof(*entries), compare_entries);
-    while (first < parent->nranks && status == GW_OK) {
-        uint32_t end = first + 1;
-
-        while (end < parent->nranks && entries[end].color == entries[first].color && entries[first].color >= 0)
-            end++;
-        if (entries[first].color < 0) {
-            Gw__GroupReady none = GW__GROUP_READY__INIT; /* group 0: it is in none */
-            uint8_t body[16];
-
-            gwd_session_send(entries[first].member->session, GW_MSG_GROUP_READY, entries[first].member->split_request,
-                             body, gw__group_ready__pack(&none, body), NULL, 0);
-            entries[first].member->split_request = 0;
-        } else {
-            status = make_part(parent, entries + first, end - first, text, sizeof(text));
-        }
-        first = end;
-    }
-    if (status != GW_OK)
-        gwd_group_give_up_split(parent, status, text);
-    free(entries);
-}
-
-static bool has_leaver(const gwd_group_t *group) {
-    for (uint32_t r = 0; r < group->nranks; r++)
-        if (!group->members[r] || group->members[r]->leaving)
-            return true;
-    return false;
-}
-
-gw_status_t gwd_group_split(gwd_member_t *member, uint32_t request, int32_t color, int32_t key, char *text,
-                            size_t text_bytes) {
-    gwd_group_t *group = member->group;
-
-    if (group->status != GW_OK || has_leaver(group)) {
-        snprintf(text, text_bytes, "%s", group->message[0] ? group->message : "a rank has left the group");
-        return group->status != GW_OK ? group->status : GW_ERR_RANK_LEFT;
-    }
-    if (member->split_request) {
-        snprintf(text, text_bytes, "rank %u waits for a split already", member->rank);
+    if (group->state >= GWD_GROUP_PREPARED) {
+        snprintf(text, text_bytes, "the group is complete: all its %u ranks have joined", group->nranks);
         return GW_ERR_INVALID_ARGUMENT;
     }
-    member->split_request = request;
-    member->color = color;
-    member->key = key;
-    if (group->n_split++ == 0)
-        start_timer(group);
-    if (group->n_split == group->nranks)
-        finish_split(group);
-    return GW_OK;
+    snprintf(who, sizeof(who), "rank %u", rank);
+    status = gwd_group_expect(group, nranks, who, text, text_bytes);
+    if (status == GW_OK && gwd_group_is_taken(group, rank, text, text_bytes))
+        status = GW_ERR_INVALID_ARGUMENT;
+    if (status == GW_OK)
+        status = gwd_member_new(session, group, rank, request, &member, text, text_bytes);
+    if (status == GW_OK && group->branch)
+        gwd_branch_add(group, member);
+    return status;
+}
+
+gw_status_t gwd_group_join(gwd_session_t *session, uint32_t request, const gw_unique_id_t *id, uint32_t nranks,
+                           uint32_t rank, char *text, size_t text_bytes) {
+    gwd_server_t *server = session->server;
+    gwd_group_t *group = find_by_id(server, id);
+    bool own;
+    gw_status_t status = check_id(server, id, &own, text, text_bytes);
+
+    if (status == GW_OK && own && !group) {
+        snprintf(text, text_bytes, "it is wrong, or its group has ended");
+        status = GW_ERR_UNKNOWN_ID;
+    }
+    if (status == GW_OK && !group)
+        status = new_branch(session, id, &group, text, text_bytes);
+    if (status != GW_OK)
+        return status;
+    status = add_rank(session, request, group, nranks, rank, text, text_bytes);
+    if (status == GW_OK)
+        gwd_group_check_complete(group);
+    else if (group->branch && group->n_members == 0)
+        gwd_group_end(group);
+    return status;
 }

@@ -3,7 +3,10 @@
  * A group begins with a unique id, forms while ranks join, is handed to a lane when all are there, and ends
  * when the last rank has left. A member is one rank's part in it and belongs to one session.
  *
- *   ID -> FORMING -> ACTIVE -> gone        (FAILED is a status of an active group, not a state)
+ *   ID -> FORMING -> PREPARED -> ACTIVE -> gone        (FAILED is a status of an active group, not a state)
+ *
+ * Over several nodes each has a group of its own, with its own ranks, and PREPARED lasts until all nodes are: the lane
+ * has it, but no rank knows. See bootstrap.h.
  */
 #ifndef GWD_GROUP_H
 #define GWD_GROUP_H
@@ -16,9 +19,16 @@
 #include "lane.h"
 #include "session.h"
 
-typedef enum gwd_group_state { GWD_GROUP_ID, GWD_GROUP_FORMING, GWD_GROUP_ACTIVE } gwd_group_state_t;
+typedef enum gwd_group_state {
+    GWD_GROUP_ID,
+    GWD_GROUP_FORMING,
+    GWD_GROUP_PREPARED,
+    GWD_GROUP_ACTIVE,
+} gwd_group_state_t;
 
 struct gwd_member;
+struct gwd_root;
+struct gwd_branch;
 
 typedef struct gwd_group {
     struct gwd_group *next;
@@ -27,8 +37,15 @@ typedef struct gwd_group {
     gwd_group_state_t state;
     gwd_user_t *user; /* who made it, and is charged for it */
     gw_unique_id_t unique_id;
+    uint8_t name[16]; /* what other daemons call it: tells nothing of the id */
     uint32_t nranks, n_members, epoch, credits, lane;
-    struct gwd_member **members; /* nranks, NULL where nobody is */
+    bool has_lane;
+    struct gwd_member **members; /* nranks, NULL where nobody of this node is */
+    gwd_group_map_t *map;        /* NULL: all ranks are on this node, or it is not complete */
+    uint32_t *pids;              /* nranks, those of other nodes; NULL: there are none */
+    struct gwd_wire *wire;       /* to the other nodes, until the lane has it; NULL: none */
+    struct gwd_root *root;       /* while it forms with other nodes: they join here ... */
+    struct gwd_branch *branch;   /* ... or there */
     gwd_plan_t plan;
     gwd_group_counters_t *counters; /* once active */
     gw_status_t status;             /* once active */
@@ -52,7 +69,8 @@ typedef struct gwd_member {
     uint32_t handle;  /* within the session */
     uint32_t request; /* GroupJoin or GroupSplit to be answered, then GroupLeave; 0: none */
     gw_slots_header_t *slots;
-    gwd_table_t buckets; /* gwd_bucket_t */
+    int slots_fd, channel_fd; /* the rank's own ends, until it is told; else -1 */
+    gwd_table_t buckets;      /* gwd_bucket_t */
     bool leaving;
     uint32_t split_request; /* 0: none */
     int32_t color, key;
@@ -79,16 +97,50 @@ void gwd_group_fail(gwd_group_t *group, gw_status_t status, const char *text);
 /* Whether it waits for ranks since the late limit: group->waiting tells for whom. */
 bool gwd_group_is_late(const gwd_group_t *group);
 
+/* A new one in the state ID, charged to the user. Errors, with text: GW_ERR_QUOTA, GW_ERR_NO_MEMORY. */
+gw_status_t gwd_group_new(struct gwd_server *server, gwd_user_t *user, gwd_group_t **group_out, char *text,
+                          size_t text_bytes);
+
 /* Ends a group that has no member any more. */
 void gwd_group_end(gwd_group_t *group);
 
-/* group_start.c: gives an all-joined group its slots, channels and lane, and answers its ranks. */
+/* ---- for bootstrap ------------------------------------------------------------------------------ */
+
+/* `who` says how many ranks the group has. Errors, with text: GW_ERR_INVALID_ARGUMENT, GW_ERR_NO_MEMORY. */
+gw_status_t gwd_group_expect(gwd_group_t *group, uint32_t nranks, const char *who, char *text, size_t text_bytes);
+
+/* Whether the rank cannot join: there is no such rank, or somebody has it. */
+bool gwd_group_is_taken(const gwd_group_t *group, uint32_t rank, char *text, size_t text_bytes);
+
+/* Goes on when all ranks of all nodes have joined. */
+void gwd_group_check_complete(gwd_group_t *group);
+
+/* The deadline from now on: deadline.bootstrap_s, or so many seconds. */
+void gwd_group_start_timer(gwd_group_t *group);
+void gwd_group_start_timer_s(gwd_group_t *group, uint64_t seconds);
+
+/* Where a rank of another node is, with its node's id; NULL: it is of this node, or has not joined. */
+const char *gwd_group_remote_host(const gwd_group_t *group, uint32_t rank, const uint8_t **node_out);
+
+/* ---- group_start.c ------------------------------------------------------------------------------ */
+
+/* Says which lane it will have, if it has none. */
+void gwd_group_choose_lane(gwd_group_t *group);
+
+/* Gives it slots, channels and its lane. Without ranks of this node only the state changes. Errors, with text:
+ * GW_ERR_NO_MEMORY, GW_ERR_FD_LIMIT. */
+gw_status_t gwd_group_prepare(gwd_group_t *group, char *text, size_t text_bytes);
+
+/* Answers its ranks: it is active. */
+void gwd_group_go(gwd_group_t *group);
+
+/* Both at once, for a group of this node alone. */
 void gwd_group_start(gwd_group_t *group);
 
 /* Gives up a group that is not active yet; its ranks hear the status. */
 void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text);
 
-/* Gives up a split that has not come together; the group itself goes on. */
+/* group_split.c: gives up a split that has not come together; the group itself goes on. */
 void gwd_group_give_up_split(gwd_group_t *group, gw_status_t status, const char *text);
 
 /* member.c */
@@ -104,6 +156,9 @@ void gwd_member_identity(const gwd_member_t *member, char *text, size_t text_byt
 
 /* Takes the rank out of its group; answers `request` (0: nobody) when the daemon has let go of its memory. */
 void gwd_member_leave(gwd_member_t *member, uint32_t request, const gwd_leave_reason_t *reason);
+
+/* Takes it out of a group that was prepared and has been given up; the lane's answer frees it. */
+void gwd_member_withdraw(gwd_member_t *member);
 
 /* Hands a new bucket, which is charged already, to the lane. On success the member owns it and its charge, and the
  * buffers are referred to. */

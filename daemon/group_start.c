@@ -1,7 +1,7 @@
 /* group_start.c - from "all ranks have joined" to "a lane drives it". See group.h
  *
  * For each rank a slots memfd, a channel, and the reply that carries both. Everything is made before
- * anything is sent, so that the group starts on all ranks or on none.
+ * anything is sent, so that the group starts on all ranks, of all nodes, or on none.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -12,15 +12,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bootstrap.h"
 #include "gradwire.pb-c.h"
 #include "group.h"
 #include "log.h"
 #include "server.h"
-
-/* What a rank gets: two descriptors, closed once they are sent. */
-typedef struct endpoint {
-    int slots_fd, client_channel;
-} endpoint_t;
 
 static gw_slots_header_t *map_slots(int fd, const gwd_group_t *group) {
     uint64_t bytes = gw_slots_bytes(group->credits);
@@ -38,28 +34,29 @@ static gw_slots_header_t *map_slots(int fd, const gwd_group_t *group) {
     return header;
 }
 
-static bool open_endpoint(gwd_member_t *member, gwd_rank_info_t *info, endpoint_t *endpoint) {
+static bool open_endpoint(gwd_member_t *member, gwd_rank_info_t *info) {
     int channel[2];
 
-    endpoint->slots_fd = memfd_create("gradwire-slots", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (endpoint->slots_fd < 0)
+    member->slots_fd = memfd_create("gradwire-slots", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (member->slots_fd < 0)
         return false;
-    member->slots = map_slots(endpoint->slots_fd, member->group);
+    member->slots = map_slots(member->slots_fd, member->group);
     if (!member->slots)
         return false;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel) != 0)
         return false;
     info->channel_fd = channel[0];
-    endpoint->client_channel = channel[1];
+    member->channel_fd = channel[1];
     if (fcntl(channel[0], F_SETFL, O_NONBLOCK) != 0)
         return false;
+    info->rank = member->rank;
     info->slots = member->slots;
     gwd_member_identity(member, info->identity, sizeof(info->identity));
     return true;
 }
 
 static gwd_group_seed_t *new_seed(const gwd_group_t *group) {
-    gwd_group_seed_t *seed = calloc(1, sizeof(*seed) + group->nranks * sizeof(seed->ranks[0]));
+    gwd_group_seed_t *seed = calloc(1, sizeof(*seed) + group->n_members * sizeof(seed->ranks[0]));
 
     if (!seed)
         return NULL;
@@ -67,18 +64,21 @@ static gwd_group_seed_t *new_seed(const gwd_group_t *group) {
     seed->epoch = group->epoch;
     seed->credits = group->credits;
     seed->nranks = group->nranks;
+    seed->n_local = group->n_members;
+    seed->map = group->map;
+    seed->wire = group->map ? group->wire : NULL;
     seed->plan = group->plan;
     seed->user_share = &group->user->share;
     seed->counters = group->counters;
-    for (uint32_t r = 0; r < group->nranks; r++)
-        seed->ranks[r].channel_fd = -1;
+    for (uint32_t i = 0; i < seed->n_local; i++)
+        seed->ranks[i].channel_fd = -1;
     return seed;
 }
 
-static void send_ready(gwd_member_t *member, const endpoint_t *endpoint) {
+static void send_ready(gwd_member_t *member) {
     const gwd_group_t *group = member->group;
     Gw__GroupReady message = GW__GROUP_READY__INIT;
-    int fds[2] = {endpoint->slots_fd, endpoint->client_channel};
+    int fds[2] = {member->slots_fd, member->channel_fd};
     uint32_t request = member->request;
     uint8_t body[64];
 
@@ -89,6 +89,7 @@ static void send_ready(gwd_member_t *member, const endpoint_t *endpoint) {
     message.credits = group->credits;
     message.plan_hash = group->plan.hash;
     member->request = 0;
+    member->slots_fd = member->channel_fd = -1;
     gwd_session_send(member->session, GW_MSG_GROUP_READY, request, body, gw__group_ready__pack(&message, body), fds, 2);
 }
 
@@ -101,13 +102,26 @@ static uint32_t idlest_lane(const gwd_server_t *server) {
     return best;
 }
 
-static bool prepare(gwd_group_t *group, endpoint_t *endpoints, gwd_group_seed_t **seed_out) {
+void gwd_group_choose_lane(gwd_group_t *group) {
+    if (group->has_lane)
+        return;
+    group->has_lane = true;
+    group->lane = idlest_lane(group->server);
+    group->server->lane_groups[group->lane]++;
+}
+
+static bool make_seed(gwd_group_t *group, gwd_group_seed_t **seed_out) {
     const gwd_config_t *config = &group->server->config;
     gwd_group_seed_t *seed;
+    uint32_t n = 0;
 
     gwd_plan_make(&group->plan, group->nranks,
-                  &(gwd_plan_config_t){(uint64_t)config->reduce_inline_bytes, (uint64_t)config->reduce_chunk_bytes,
-                                       (uint64_t)config->device_chunk_bytes, (uint32_t)config->device_window});
+                  &(gwd_plan_config_t){.inline_bytes = (uint64_t)config->reduce_inline_bytes,
+                                       .chunk_bytes = (uint64_t)config->reduce_chunk_bytes,
+                                       .device_chunk_bytes = (uint64_t)config->device_chunk_bytes,
+                                       .device_window = (uint32_t)config->device_window,
+                                       .wire_chunk_bytes = (uint64_t)config->wire_chunk_bytes,
+                                       .wire_window = (uint32_t)config->wire_window});
     group->counters = calloc(1, sizeof(*group->counters) + group->nranks * sizeof(group->counters->ranks[0]));
     if (!group->counters)
         return false;
@@ -115,53 +129,64 @@ static bool prepare(gwd_group_t *group, endpoint_t *endpoints, gwd_group_seed_t 
     if (!seed)
         return false;
     for (uint32_t r = 0; r < group->nranks; r++)
-        if (!open_endpoint(group->members[r], &seed->ranks[r], &endpoints[r]))
+        if (group->members[r] && !open_endpoint(group->members[r], &seed->ranks[n++]))
             return false;
     return true;
 }
 
-static void discard(const gwd_group_t *group, endpoint_t *endpoints, gwd_group_seed_t *seed) {
-    for (uint32_t r = 0; r < group->nranks; r++) {
-        if (endpoints && endpoints[r].slots_fd >= 0)
-            close(endpoints[r].slots_fd);
-        if (endpoints && endpoints[r].client_channel >= 0)
-            close(endpoints[r].client_channel);
-        if (seed && seed->ranks[r].channel_fd >= 0)
-            close(seed->ranks[r].channel_fd);
-    }
+static void discard(gwd_group_seed_t *seed) {
+    for (uint32_t i = 0; seed && i < seed->n_local; i++)
+        if (seed->ranks[i].channel_fd >= 0)
+            close(seed->ranks[i].channel_fd);
     free(seed);
 }
 
-void gwd_group_start(gwd_group_t *group) {
+gw_status_t gwd_group_prepare(gwd_group_t *group, char *text, size_t text_bytes) {
     gwd_server_t *server = group->server;
-    endpoint_t *endpoints = calloc(group->nranks, sizeof(*endpoints));
-    gwd_group_seed_t *seed = NULL;
     gwd_command_t command = {.kind = GWD_COMMAND_GROUP, .group = group->id};
-    char text[GWD_TEXT_BYTES];
-    bool ok = endpoints != NULL;
+    bool no_fd;
 
-    (void)uv_timer_stop(&group->timer);
+    if (group->n_members == 0) { /* all its ranks are on other nodes */
+        group->state = GWD_GROUP_PREPARED;
+        return GW_OK;
+    }
+    if (group->map && group->map->n_nodes == 1)
+        gwd_bootstrap_free_map(group); /* the other way round */
+    gwd_group_choose_lane(group);
     errno = ENOMEM;
-    for (uint32_t r = 0; r < group->nranks && ok; r++)
-        endpoints[r] = (endpoint_t){-1, -1};
-    ok = ok && prepare(group, endpoints, &seed);
-    group->lane = idlest_lane(server);
-    command.seed = seed;
-    if (!ok || !gwd_lane_send(server->lanes[group->lane], &command)) {
-        bool no_fd = errno == EMFILE || errno == ENFILE;
+    if (make_seed(group, &command.seed) && gwd_lane_send(server->lanes[group->lane], &command)) {
+        if (group->map)
+            group->wire = NULL; /* it is the lane's now */
+        group->state = GWD_GROUP_PREPARED;
+        return GW_OK;
+    }
+    no_fd = errno == EMFILE || errno == ENFILE;
+    snprintf(text, text_bytes, "the group cannot start: %s", strerror(errno));
+    discard(command.seed);
+    return no_fd ? GW_ERR_FD_LIMIT : GW_ERR_NO_MEMORY;
+}
 
-        snprintf(text, sizeof(text), "the group cannot start: %s", strerror(errno));
-        discard(group, endpoints, seed);
-        gwd_group_give_up(group, no_fd ? GW_ERR_FD_LIMIT : GW_ERR_NO_MEMORY, text);
-        free(endpoints);
+void gwd_group_go(gwd_group_t *group) {
+    (void)uv_timer_stop(&group->timer);
+    if (group->n_members == 0) {
+        gwd_group_end(group);
         return;
     }
-    server->lane_groups[group->lane]++;
     group->state = GWD_GROUP_ACTIVE;
-    gwd_stats_add(&server->stats.groups_made, 1);
-    gwd_log(GWD_LOG_INFO, "group", "group %u, nranks %u, runs on lane %u", group->id, group->nranks, group->lane);
+    gwd_stats_add(&group->server->stats.groups_made, 1);
+    gwd_log(GWD_LOG_INFO, "group", "group %u, nranks %u on %u node%s, runs on lane %u", group->id, group->nranks,
+            group->map ? group->map->n_nodes : 1, group->map ? "s" : "", group->lane);
     for (uint32_t r = 0; r < group->nranks; r++)
         if (group->members[r])
-            send_ready(group->members[r], &endpoints[r]);
-    free(endpoints);
+            send_ready(group->members[r]);
+}
+
+void gwd_group_start(gwd_group_t *group) {
+    char text[GWD_TEXT_BYTES];
+    gw_status_t status = gwd_group_prepare(group, text, sizeof(text));
+
+    if (status == GW_OK)
+        gwd_group_go(group);
+    else
+        gwd_group_give_up(group, status, text);
 }

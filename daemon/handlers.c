@@ -243,7 +243,15 @@ static void finish_bucket(session_t *session) {
     status = gwd_bucket_new(desc, member->rank, member->group->nranks, &bucket, text, sizeof(text));
     if (status == GW_OK) {
         desc->matrices = NULL; /* the bucket has them */
-        status = gwd_member_add_bucket(member, bucket, text, sizeof(text));
+        if (member->group->map && (bucket->send_device || bucket->recv_device)) {
+            snprintf(text, sizeof(text),
+                     "bucket '%s': its memory is a device's, and the group is on several nodes, which "
+                     "exchange host memory only; use gw_buffer_alloc, or device.stream_bytes above its size",
+                     desc->name);
+            status = GW_ERR_UNSUPPORTED;
+        } else {
+            status = gwd_member_add_bucket(member, bucket, text, sizeof(text));
+        }
         if (status != GW_OK)
             gwd_bucket_free(bucket);
         else
@@ -268,10 +276,11 @@ static void on_bucket_create(session_t *session, gw_frame_t *frame, const Protob
         gwd_session_fatal(session, request, GW_ERR_PROTOCOL, "BucketCreate while the layout of another bucket is due");
         return;
     }
-    if (strlen(create->name) >= NAME_MAX_BYTES || create->matrices > MATRICES_MAX || create->codec != 0) {
-        gwd_session_error(session, request, create->codec ? GW_ERR_UNSUPPORTED : GW_ERR_INVALID_ARGUMENT,
-                          "bucket: name of %zu bytes (at most %d), %u matrices (at most %d), codec %u (only 0)",
-                          strlen(create->name), NAME_MAX_BYTES - 1, create->matrices, MATRICES_MAX, create->codec);
+    if (strlen(create->name) >= NAME_MAX_BYTES || create->matrices > MATRICES_MAX || create->codec >= GW_CODECS) {
+        gwd_session_error(session, request, create->codec >= GW_CODECS ? GW_ERR_UNSUPPORTED : GW_ERR_INVALID_ARGUMENT,
+                          "bucket: name of %zu bytes (at most %d), %u matrices (at most %d), codec %u (below %d)",
+                          strlen(create->name), NAME_MAX_BYTES - 1, create->matrices, MATRICES_MAX, create->codec,
+                          GW_CODECS);
         return;
     }
     status = gwd_quota_charge(&session->server->quota, session->user, GWD_QUOTA_BUCKETS,
@@ -303,6 +312,7 @@ static void on_bucket_create(session_t *session, gw_frame_t *frame, const Protob
     incoming->desc.send_offset = create->send_offset;
     incoming->desc.recv_offset = create->recv_offset;
     incoming->desc.priority = create->priority;
+    incoming->desc.codec = (gw_codec_t)create->codec;
     incoming->desc.n_matrices = create->matrices;
     session->incoming_bucket = incoming;
     if (create->matrices == 0)

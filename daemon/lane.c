@@ -12,6 +12,7 @@
 #include "frame.h"
 #include "log.h"
 #include "slice.h"
+#include "transport.h"
 
 enum {
     EVENTS_AT_ONCE = 64,
@@ -34,13 +35,19 @@ void gwd_lane_watch_channel(const gwd_lane_t *lane, gwd_lane_rank_t *rank, bool 
 }
 
 static void take_group(gwd_lane_t *lane, gwd_group_seed_t *seed) {
+    const gwd_group_map_t *map = seed->map;
+    gwd_wire_t *wire = seed->wire;
+    char text[GWD_WIRE_TEXT_BYTES];
     gwd_lane_group_t *group;
+    gw_status_t status;
 
     if (gwd_lane_group_new(lane, seed, &group) != GW_OK) {
         /* The ranks find their channels closed, which is how a lost daemon looks to them. */
         gwd_log(GWD_LOG_ERROR, "lane", "out of memory: group %u cannot be driven", seed->id);
-        for (uint32_t r = 0; r < seed->nranks; r++)
+        for (uint32_t r = 0; r < seed->n_local; r++)
             close(seed->ranks[r].channel_fd);
+        if (wire)
+            gwd_wire_free(wire);
         free(seed);
         return;
     }
@@ -49,6 +56,9 @@ static void take_group(gwd_lane_t *lane, gwd_group_seed_t *seed) {
     lane->groups = group;
     for (uint32_t r = 0; r < group->nranks; r++)
         gwd_lane_watch_channel(lane, &group->ranks[r], true);
+    status = map ? gwd_lane_wire_group(group, map, wire, text) : GW_OK;
+    if (status != GW_OK)
+        gwd_lane_group_fail(group, status, text);
 }
 
 /* For a group that this lane could not take: there is nothing to wait for. */
@@ -159,6 +169,10 @@ static uint64_t sleep_ns(const gwd_lane_t *lane, uint64_t now_ns) {
 
     if (lane->next_check_ns)
         result = lane->next_check_ns > now_ns ? lane->next_check_ns - now_ns : 0;
+    if (lane->next_alive_ns && lane->next_alive_ns <= now_ns)
+        result = 0;
+    else if (lane->next_alive_ns && lane->next_alive_ns - now_ns < result)
+        result = lane->next_alive_ns - now_ns;
     if (lane->waiting) {
         uint64_t poll_ns = atomic_load_explicit(&lane->limits->poll_ns, memory_order_relaxed);
 
@@ -173,16 +187,18 @@ static int wait_events(gwd_lane_t *lane, struct epoll_event *events) {
     int n;
 
     for (;;) {
-        bool busy = help(lane);
+        bool busy = help(lane), moved = gwd_lane_wire_progress(lane);
 
         n = epoll_wait(lane->epoll_fd, events, EVENTS_AT_ONCE, 0);
         now_ns = gwd_now_ns();
-        if (n > 0)
+        if (n > 0 || moved)
             lane->awake_until_ns = now_ns + atomic_load_explicit(&lane->limits->spin_ns, memory_order_relaxed);
         wait_ns = sleep_ns(lane, now_ns);
         if (n != 0 || wait_ns == 0)
             return n;
-        if (!busy && now_ns >= lane->awake_until_ns)
+        if (moved)
+            return 0; /* groups may have failed or ended */
+        if (!busy && now_ns >= lane->awake_until_ns && gwd_lane_wire_arm(lane))
             break;
         (void)sched_yield(); /* cannot fail */
         if (lane->staged || lane->waiting)
@@ -214,7 +230,8 @@ static void turn(gwd_lane_t *lane) {
     if (n < 0 && errno != EINTR)
         gwd_log(GWD_LOG_ERROR, "lane", "epoll_pwait2: %m");
     for (int i = 0; i < n; i++)
-        if (events[i].data.ptr != &lane->commands && events[i].data.ptr != &lane->finished)
+        if (events[i].data.ptr != &lane->commands && events[i].data.ptr != &lane->finished &&
+            events[i].data.ptr != &lane->wire_mark)
             read_channel(lane, events[i].data.ptr);
     for (int i = 0; i < n; i++) {
         if (events[i].data.ptr == &lane->finished) {
@@ -233,6 +250,8 @@ static void turn(gwd_lane_t *lane) {
     }
     if (lane->next_check_ns && gwd_now_ns() >= lane->next_check_ns)
         gwd_lane_check_late(lane, gwd_now_ns());
+    if (lane->next_alive_ns && gwd_now_ns() >= lane->next_alive_ns)
+        gwd_lane_wire_tick(lane, gwd_now_ns());
     gwd_lane_free_ended(lane);
 }
 

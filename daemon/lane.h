@@ -23,6 +23,7 @@ enum { GWD_TEXT_BYTES = GW_SLOTS_MESSAGE_BYTES, GWD_IDENTITY_BYTES = 160 };
 
 /* Who a rank is. Filled by the loop when the group is made, constant afterwards. */
 typedef struct gwd_rank_info {
+    uint32_t rank;  /* in the group; a lane's own table holds the ranks of this node only */
     int channel_fd; /* the daemon's end, non-blocking; the lane closes it */
     gw_slots_header_t *slots;
     char identity[GWD_IDENTITY_BYTES]; /* "rank 2 (host h, pid 4711)" */
@@ -42,12 +43,33 @@ typedef struct gwd_group_counters {
     gwd_rank_counters_t ranks[];
 } gwd_group_counters_t;
 
+/* A node of a group: a daemon with some of its ranks. */
+typedef struct gwd_group_node {
+    uint8_t id[16];
+    char host[65];
+    uint32_t lowest_rank; /* of its ranks: nodes are ordered by it */
+    void *address;        /* of its wire for this group: malloc; NULL for this node */
+    size_t address_bytes;
+} gwd_group_node_t;
+
+/* Which node each rank is on; NULL in a group that is on this node alone. Constant once made, and shared: the loop's
+ * group owns it, which outlives the lane's. */
+typedef struct gwd_group_map {
+    uint64_t wire_id; /* names the group on the wire: the same on all nodes, and no other group's */
+    uint32_t n_nodes, own_node;
+    gwd_group_node_t *nodes;
+    uint32_t *node_of; /* by rank */
+} gwd_group_map_t;
+
 /* What the loop knows of a group when it hands it to a lane. */
 typedef struct gwd_group_seed {
     uint32_t id; /* of the group in this daemon */
     uint32_t epoch;
     uint32_t credits;
-    uint32_t nranks;
+    uint32_t nranks;            /* of the whole group */
+    uint32_t n_local;           /* of this node: entries of `ranks`, by rank */
+    const gwd_group_map_t *map; /* NULL: all ranks are on this node */
+    struct gwd_wire *wire;      /* to the other nodes, taken over; NULL likewise */
     gwd_plan_t plan;
     gwd_share_t *user_share; /* of who made the group; like the counters it outlives the group on the lane */
     gwd_group_counters_t *counters;
@@ -104,10 +126,13 @@ typedef struct gwd_event {
 
 /* Limits that a reload may change; read by the lane whenever it looks at the clock. */
 typedef struct gwd_lane_limits {
-    _Atomic uint64_t late_ns, deadline_ns, poll_ns, spin_ns;
+    _Atomic uint64_t late_ns, deadline_ns, poll_ns, spin_ns, silence_ns;
 } gwd_lane_limits_t;
 
 typedef struct gwd_lane gwd_lane_t;
+
+/* What a group's wire tells its lane, which is the argument. */
+extern const struct gwd_wire_events gwd_lane_wire_events;
 
 /* Starts lane number `index`, from 0 on. `events`, `reduce` and `limits` must outlive it. Returns 0 or an errno value. */
 int gwd_lane_new(gwd_queue_t *events, gwd_reduce_t *reduce, const gwd_lane_limits_t *limits, uint64_t trace_events,

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "frame.h"
+#include "lane_wire.h"
 #include "log.h"
 
 /* One allocation for the parts, and one for the two span tables, of all operations. */
@@ -28,7 +29,7 @@ static gw_status_t new_ops(gwd_lane_group_t *group) {
         op->parts = parts + (size_t)i * group->nranks;
         op->job.share = &group->share;
         op->job.finished = &group->lane->finished;
-        op->job.exchange.nranks = op->job.exchange.n_recv = group->nranks;
+        op->job.exchange.nranks = op->job.exchange.n_recv = group->nranks_all;
         op->job.exchange.send = (const void **)(spans + (size_t)i * group->nranks);
         op->job.exchange.recv = spans + n + (size_t)i * group->nranks;
     }
@@ -44,7 +45,8 @@ gw_status_t gwd_lane_group_new(gwd_lane_t *lane, gwd_group_seed_t *seed, gwd_lan
                                 .id = seed->id,
                                 .epoch = seed->epoch,
                                 .credits = seed->credits,
-                                .nranks = seed->nranks,
+                                .nranks = seed->n_local,
+                                .nranks_all = seed->nranks,
                                 .plan = seed->plan,
                                 .counters = seed->counters,
                                 .share = {.parent = seed->user_share},
@@ -60,7 +62,7 @@ gw_status_t gwd_lane_group_new(gwd_lane_t *lane, gwd_group_seed_t *seed, gwd_lan
         group->ranks[r].group = group;
         group->ranks[r].index = r;
         group->ranks[r].info = seed->ranks[r];
-        group->ranks[r].counters = &seed->counters->ranks[r];
+        group->ranks[r].counters = &seed->counters->ranks[seed->ranks[r].rank];
     }
     *group_out = group;
     return GW_OK;
@@ -70,6 +72,7 @@ void gwd_lane_group_free(gwd_lane_group_t *group) {
     for (uint32_t r = 0; r < group->nranks; r++)
         free(group->ranks[r].buckets);
     gwd_lane_free_flights(group);
+    gwd_lane_wire_free(group);
     free(group->ops[0].parts);
     free(group->ops[0].job.exchange.send);
     free(group->ops);
@@ -85,8 +88,17 @@ gwd_lane_group_t *gwd_lane_group_find(const gwd_lane_t *lane, uint32_t id) {
     return group;
 }
 
-gw_status_t gwd_lane_group_add_bucket(gwd_lane_group_t *group, uint32_t rank_index, gwd_bucket_t *bucket) {
-    gwd_lane_rank_t *rank = &group->ranks[rank_index];
+/* The loop names ranks by their number in the group. */
+static gwd_lane_rank_t *find_rank(const gwd_lane_group_t *group, uint32_t number) {
+    uint32_t i = 0;
+
+    while (group->ranks[i].info.rank != number)
+        i++;
+    return &group->ranks[i];
+}
+
+gw_status_t gwd_lane_group_add_bucket(gwd_lane_group_t *group, uint32_t rank_number, gwd_bucket_t *bucket) {
+    gwd_lane_rank_t *rank = find_rank(group, rank_number);
 
     if (bucket->id > rank->n_buckets) {
         uint32_t wanted = bucket->id < 16 ? 16 : bucket->id * 2;
@@ -111,8 +123,8 @@ void gwd_lane_bucket_ended(gwd_lane_rank_t *rank, gwd_bucket_t *bucket) {
     gwd_lane_event(rank->group->lane, &event);
 }
 
-void gwd_lane_group_detach_bucket(gwd_lane_group_t *group, uint32_t rank_index, uint32_t bucket_id, uint64_t cookie) {
-    gwd_lane_rank_t *rank = &group->ranks[rank_index];
+void gwd_lane_group_detach_bucket(gwd_lane_group_t *group, uint32_t rank_number, uint32_t bucket_id, uint64_t cookie) {
+    gwd_lane_rank_t *rank = find_rank(group, rank_number);
     gwd_bucket_t *bucket = bucket_id <= rank->n_buckets ? rank->buckets[bucket_id - 1] : NULL;
 
     if (!bucket) { /* there was no memory to take it in */
@@ -133,7 +145,9 @@ static void end_ops(gwd_lane_group_t *group) {
             continue;
         if (op->state == GWD_OP_RUNNING && op->staged)
             continue; /* it starts no further chunk, and ends when those under way have */
-        if (op->state == GWD_OP_RUNNING)
+        if (op->state == GWD_OP_RUNNING && group->wire)
+            gwd_wire_cancel(op);
+        else if (op->state == GWD_OP_RUNNING)
             gwd_reduce_cancel(group->lane->reduce, &op->job);
         else if (op->state != GWD_OP_FREE)
             gwd_lane_op_end(op, group->status);
@@ -171,6 +185,8 @@ void gwd_lane_group_fail(gwd_lane_group_t *group, gw_status_t status, const char
             continue;
         write_failure(rank, status, text);
     }
+    if (group->wire)
+        gwd_lane_wire_fail(group, text);
     end_ops(group);
     for (uint32_t r = 0; r < group->nranks; r++)
         if (!group->ranks[r].left)
@@ -202,7 +218,7 @@ static void describe_loss(const gwd_lane_group_t *group, const gwd_lane_rank_t *
 
 /* Leaving in good order is no failure as long as nobody needs the rank. */
 static bool leave_hurts(const gwd_lane_group_t *group, const gwd_lane_rank_t *rank, gw_status_t status) {
-    uint32_t others = 0;
+    uint32_t others = group->nranks_all - group->nranks;
 
     for (uint32_t r = 0; r < group->nranks; r++)
         others += !group->ranks[r].left && r != rank->index;
@@ -217,7 +233,7 @@ static bool leave_hurts(const gwd_lane_group_t *group, const gwd_lane_rank_t *ra
 }
 
 void gwd_lane_group_leave(gwd_lane_group_t *group, const gwd_command_t *command) {
-    gwd_lane_rank_t *rank = &group->ranks[command->rank];
+    gwd_lane_rank_t *rank = find_rank(group, command->rank);
     bool hurts = leave_hurts(group, rank, command->status);
     char text[GWD_TEXT_BYTES];
 
@@ -240,12 +256,21 @@ void gwd_lane_group_leave(gwd_lane_group_t *group, const gwd_command_t *command)
     gwd_lane_group_release(group);
 }
 
+static bool all_want_release(const gwd_lane_group_t *group) {
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (!group->ranks[r].release_wanted)
+            return false;
+    return true;
+}
+
 void gwd_lane_group_release(gwd_lane_group_t *group) {
     gwd_lane_t *lane = group->lane;
     gwd_lane_group_t **at = &lane->groups;
 
     if (group->n_running > 0)
         return; /* a reduce thread may be reading any rank's memory */
+    if (group->wire && all_want_release(group) && !gwd_lane_wire_leave(group))
+        return; /* it comes here again */
     for (uint32_t r = 0; r < group->nranks; r++) {
         gwd_lane_rank_t *rank = &group->ranks[r];
         gwd_event_t event = {.kind = GWD_EVENT_RELEASED, .group = group->id, .cookie = rank->release_cookie};

@@ -6,12 +6,13 @@
  * An operation is found by its sequence number in a window of `credits` entries. A rank that runs further
  * ahead than that is stalled: its channel is not read until the oldest operation has ended.
  *
- *   FREE -> GATHERING -> [WAITING for ready words] -> RUNNING -> FREE
+ *   FREE -> GATHERING -> [WAITING for ready words] -> [MEETING other nodes] -> RUNNING -> FREE
  *                    \-> FAILED (mismatch: those who have submitted are told; late ranks will be) -> FREE
  */
 #ifndef GWD_LANE_GROUP_H
 #define GWD_LANE_GROUP_H
 
+#include "codec.h"
 #include "lane.h"
 #include "submit.h"
 
@@ -22,6 +23,7 @@ typedef enum gwd_op_state {
     GWD_OP_FREE,
     GWD_OP_GATHERING, /* not all ranks have submitted */
     GWD_OP_WAITING,   /* all have, but an input is not ready yet */
+    GWD_OP_MEETING,   /* all of this node are ready, and it waits for other nodes */
     GWD_OP_RUNNING,   /* the reduce threads have it, or copy engines */
     GWD_OP_FAILED,    /* it has failed alone, and not all ranks have submitted */
 } gwd_op_state_t;
@@ -52,6 +54,11 @@ typedef struct gwd_op {
     gwd_flight_t *saved;              /* of the next chunk, with some of its blocks; NULL: none */
     struct gwd_device *device_failed; /* NULL while all is well */
     struct gwd_op *next_staged;       /* in the lane's list */
+
+    uint64_t wire_chunks; /* of a group on several nodes: how many, and how many have begun; next_chunk and n_flights
+                             are used, too */
+    gw_codec_t wire_codec;
+    struct gwd_residual *wire_residual; /* NULL: none is kept */
 } gwd_op_t;
 
 typedef struct gwd_lane_rank {
@@ -74,8 +81,11 @@ typedef struct gwd_lane_rank {
 struct gwd_lane_group {
     gwd_lane_t *lane;
     gwd_lane_group_t *next;
-    uint32_t id, epoch, credits, nranks;
+    uint32_t id, epoch, credits;
+    uint32_t nranks;     /* on this node */
+    uint32_t nranks_all; /* on all nodes */
     gwd_plan_t plan;
+    struct gwd_wire_group *wire; /* NULL: all ranks are on this node */
     gwd_group_counters_t *counters;
     gwd_share_t share;  /* of the reduce threads */
     gw_status_t status; /* sticky */
@@ -110,6 +120,9 @@ struct gwd_lane {
     uint64_t awake_until_ns;    /* until then it looks for more instead of sleeping */
     uint32_t n_running;         /* jobs that have not come back */
     uint64_t next_check_ns;     /* when to look for late ranks; 0: nobody waits */
+    uint32_t n_wires;           /* groups on several nodes */
+    char wire_mark;             /* its address stands for their wires in epoll */
+    uint64_t next_alive_ns;     /* when to look after other nodes; 0: there are none */
     bool stopping;
     uint8_t *packet; /* GW_PACKET_MAX bytes to receive into */
 };
@@ -155,6 +168,9 @@ void gwd_lane_notify(const gwd_lane_rank_t *rank, const gwd_complete_t *complete
 /* Ends an operation on every rank that has submitted it. */
 void gwd_lane_op_end(gwd_op_t *op, gw_status_t status);
 
+/* Fails an operation alone, since its ranks submitted different ones. */
+void gwd_lane_op_mismatch(gwd_op_t *op, const char *text);
+
 /* Starts the channels that had to wait for an entry of the window. */
 void gwd_lane_unstall(gwd_lane_group_t *group);
 
@@ -163,6 +179,18 @@ bool gwd_lane_is_staged(const gwd_op_t *op);
 void gwd_lane_stage(gwd_op_t *op, uint64_t bytes);
 void gwd_lane_staged_turn(gwd_lane_t *lane);
 void gwd_lane_free_flights(gwd_lane_group_t *group);
+
+/* lane_wire.c: groups on several nodes. */
+gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_map_t *map, struct gwd_wire *wire, char *text);
+void gwd_lane_wire_meet(gwd_op_t *op);                       /* all local ranks are ready */
+void gwd_lane_wire_mismatch(gwd_op_t *op, const char *text); /* they are not: tells the other nodes */
+void gwd_lane_wire_fail(gwd_lane_group_t *group, const char *text);
+bool gwd_lane_wire_leave(gwd_lane_group_t *group); /* all local ranks have left; false: it has to say good-bye first */
+void gwd_lane_wire_free(gwd_lane_group_t *group);
+bool gwd_lane_wire_progress(gwd_lane_t *lane); /* whether something has moved */
+bool gwd_lane_wire_arm(gwd_lane_t *lane);      /* whether the lane may sleep */
+void gwd_lane_wire_tick(gwd_lane_t *lane, uint64_t now_ns);
+void gwd_lane_wire_name_missing(const gwd_op_t *op, char *text, size_t text_bytes);
 
 /* lane_late.c: names those who are waited for, ends groups at the deadline; sets next_check_ns. */
 void gwd_lane_check_late(gwd_lane_t *lane, uint64_t now_ns);

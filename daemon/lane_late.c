@@ -64,14 +64,16 @@ static void tell_loop(const gwd_op_t *op, uint64_t waited_ns) {
     gwd_event_t event = {
         .kind = GWD_EVENT_WAITING, .group = group->id, .sequence = op->sequence, .waited_ns = waited_ns};
 
-    event.waiters = calloc(group->nranks, sizeof(*event.waiters));
+    event.waiters = calloc(group->nranks_all, sizeof(*event.waiters));
     if (!event.waiters)
         return; /* told again at the next check */
+    for (uint32_t r = 0; r < group->nranks_all; r++)
+        event.waiters[r].submitted = true; /* of ranks on other nodes nothing is known here */
     for (uint32_t r = 0; r < group->nranks; r++)
-        event.waiters[r] = (gwd_waiter_t){.queue = op->parts[r].queue,
-                                          .last_queue = group->ranks[r].last_queue,
-                                          .ever = group->ranks[r].submitted > 0,
-                                          .submitted = !is_missing(op, r)};
+        event.waiters[group->ranks[r].info.rank] = (gwd_waiter_t){.queue = op->parts[r].queue,
+                                                                  .last_queue = group->ranks[r].last_queue,
+                                                                  .ever = group->ranks[r].submitted > 0,
+                                                                  .submitted = !is_missing(op, r)};
     gwd_lane_event(group->lane, &event);
 }
 
@@ -82,7 +84,10 @@ static void describe_wait(const gwd_op_t *op, uint64_t waited_ns, char *text, si
     while (!op->parts[r].bucket)
         r++;
     gwd_bucket_describe(op->parts[r].bucket, description, sizeof(description));
-    name_missing(op, missing, sizeof(missing));
+    if (op->state == GWD_OP_MEETING)
+        gwd_lane_wire_name_missing(op, missing, sizeof(missing));
+    else
+        name_missing(op, missing, sizeof(missing));
     snprintf(text, text_bytes, "operation %llu, %s, waits since %.1f s for %s", (unsigned long long)op->sequence,
              description, (double)waited_ns * 1e-9, missing);
 }
@@ -96,7 +101,8 @@ static void name_late(const gwd_op_t *op, uint64_t waited_ns) {
 }
 
 static bool waits_for_ranks(const gwd_op_t *op, uint64_t sequence) {
-    return op->sequence == sequence && (op->state == GWD_OP_GATHERING || op->state == GWD_OP_WAITING);
+    return op->sequence == sequence &&
+           (op->state == GWD_OP_GATHERING || op->state == GWD_OP_WAITING || op->state == GWD_OP_MEETING);
 }
 
 /* Whether a rank has come to the operation: a stream's has when its input is ready. */

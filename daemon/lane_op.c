@@ -156,6 +156,11 @@ static void run(gwd_op_t *op) {
     x->redop = desc->redop;
     x->root = desc->root;
     x->count = desc->count;
+    if (group->wire) {
+        gwd_stats_add(&group->lane->stats.bytes_reduced, bytes);
+        gwd_lane_wire_meet(op);
+        return;
+    }
     row = gwd_plan_row(&group->plan, bytes);
     if (bytes > 0 && gwd_lane_is_staged(op)) {
         trace(op, GWD_TRACE_READY, 0, bytes, gwd_now_ns());
@@ -264,15 +269,9 @@ static const gwd_part_t *reference(const gwd_op_t *op, uint32_t *rank_out) {
     return &op->parts[r];
 }
 
-static void mismatch(gwd_op_t *op, const gwd_lane_rank_t *rank, const gwd_bucket_t *bucket, uint32_t other,
-                     const gwd_bucket_t *expected) {
+void gwd_lane_op_mismatch(gwd_op_t *op, const char *text) {
     gwd_lane_group_t *group = op->group;
-    char mine[DESCRIPTION_BYTES], theirs[DESCRIPTION_BYTES], text[GWD_TEXT_BYTES];
 
-    gwd_bucket_describe(bucket, mine, sizeof(mine));
-    gwd_bucket_describe(expected, theirs, sizeof(theirs));
-    snprintf(text, sizeof(text), "operation %llu differs: rank %u submitted %s, rank %u submitted %s",
-             (unsigned long long)op->sequence, other, theirs, rank->index, mine);
     if (group->failed_ops++ < MISMATCHES_LOGGED)
         gwd_log(GWD_LOG_WARNING, "group", "group %u: %s", group->id, text);
     for (uint32_t r = 0; r < group->nranks; r++)
@@ -280,6 +279,19 @@ static void mismatch(gwd_op_t *op, const gwd_lane_rank_t *rank, const gwd_bucket
             snprintf(group->ranks[r].info.slots->message, GW_SLOTS_MESSAGE_BYTES, "%s", text);
     publish_progress(group);
     gwd_lane_op_end(op, GW_ERR_MISMATCH);
+}
+
+static void mismatch(gwd_op_t *op, const gwd_lane_rank_t *rank, const gwd_bucket_t *bucket, uint32_t other,
+                     const gwd_bucket_t *expected) {
+    char mine[DESCRIPTION_BYTES], theirs[DESCRIPTION_BYTES], text[GWD_TEXT_BYTES];
+
+    gwd_bucket_describe(bucket, mine, sizeof(mine));
+    gwd_bucket_describe(expected, theirs, sizeof(theirs));
+    snprintf(text, sizeof(text), "operation %llu differs: rank %u submitted %s, rank %u submitted %s",
+             (unsigned long long)op->sequence, op->group->ranks[other].info.rank, theirs, rank->info.rank, mine);
+    if (op->group->wire)
+        gwd_lane_wire_mismatch(op, text);
+    gwd_lane_op_mismatch(op, text);
 }
 
 static void begin_op(gwd_op_t *op, uint64_t sequence, uint64_t now_ns) {
@@ -314,7 +326,7 @@ static void join_op(gwd_op_t *op, gwd_lane_rank_t *rank, gwd_bucket_t *bucket, c
     rank->submitted = submit->sequence;
     rank->last_queue = submit->queue;
     atomic_store_explicit(&rank->counters->submitted, submit->sequence, memory_order_relaxed);
-    trace(op, GWD_TRACE_SUBMIT, rank->index, bucket->bytes, now_ns);
+    trace(op, GWD_TRACE_SUBMIT, rank->info.rank, bucket->bytes, now_ns);
 
     if (op->state == GWD_OP_FAILED)
         gwd_lane_op_end(op, op->status);

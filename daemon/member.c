@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "group.h"
 #include "log.h"
@@ -49,6 +50,7 @@ gw_status_t gwd_member_new(gwd_session_t *session, gwd_group_t *group, uint32_t 
     member->group = group;
     member->rank = rank;
     member->request = request;
+    member->slots_fd = member->channel_fd = -1;
     session->n_members++;
     group->members[rank] = member;
     group->n_members++;
@@ -85,6 +87,10 @@ void gwd_member_free(gwd_member_t *member) {
     gwd_table_fini(&member->buckets);
     if (member->slots)
         (void)munmap(member->slots, gw_slots_bytes(group->credits));
+    if (member->slots_fd >= 0)
+        close(member->slots_fd);
+    if (member->channel_fd >= 0)
+        close(member->channel_fd);
     gwd_quota_refund(session->user, GWD_QUOTA_FDS, 1);
     gwd_table_remove(&session->members, member->handle);
     session->n_members--;
@@ -110,8 +116,6 @@ void gwd_member_identity(const gwd_member_t *member, char *text, size_t text_byt
 static void leave_forming(gwd_member_t *member, const gwd_leave_reason_t *reason) {
     char identity[GWD_IDENTITY_BYTES], text[GWD_TEXT_BYTES];
 
-    if (member->group->giving_up) /* telling it closed its session; it is freed there */
-        return;
     gwd_member_identity(member, identity, sizeof(identity));
     snprintf(text, sizeof(text), "%s %s while the group was forming", identity, reason->why);
     gwd_group_give_up(member->group, reason->status, text);
@@ -126,12 +130,12 @@ void gwd_member_leave(gwd_member_t *member, uint32_t request, const gwd_leave_re
                              .status = reason->status};
     char identity[GWD_IDENTITY_BYTES], text[GWD_TEXT_BYTES];
 
+    if (member->leaving || group->giving_up) /* telling it closed its session; it is freed there */
+        return;
     if (group->state != GWD_GROUP_ACTIVE) {
         leave_forming(member, reason);
         return;
     }
-    if (member->leaving)
-        return;
     gwd_member_identity(member, identity, sizeof(identity));
     snprintf(text, sizeof(text), "%s %s", identity, reason->why);
     if (group->n_split > 0)
@@ -142,6 +146,22 @@ void gwd_member_leave(gwd_member_t *member, uint32_t request, const gwd_leave_re
     if (!command.text)
         abort(); /* as in command_lane() */
     command_lane(group, &command);
+}
+
+/* The lane has it, but the rank was never told; it hears nothing more. */
+void gwd_member_withdraw(gwd_member_t *member) {
+    gwd_command_t command = {.kind = GWD_COMMAND_RANK_LEAVE,
+                             .group = member->group->id,
+                             .rank = member->rank,
+                             .cookie = (uint64_t)(uintptr_t)member,
+                             .status = GW_ERR_BOOTSTRAP,
+                             .text = strdup("the group did not come together")};
+
+    if (!command.text)
+        abort(); /* as in command_lane() */
+    member->leaving = true;
+    member->request = 0;
+    command_lane(member->group, &command);
 }
 
 gw_status_t gwd_member_add_bucket(gwd_member_t *member, gwd_bucket_t *bucket, char *text, size_t text_bytes) {
@@ -233,6 +253,11 @@ static gwd_group_t *find_group(const gwd_server_t *server, uint32_t id) {
 }
 
 static void failed(gwd_group_t *group, const gwd_event_t *event) {
+    if (group->state == GWD_GROUP_PREPARED) {
+        if (!group->giving_up)
+            gwd_group_give_up(group, event->status, event->text ? event->text : "");
+        return;
+    }
     group->status = event->status;
     snprintf(group->message, sizeof(group->message), "%s", event->text ? event->text : "");
     if (group->n_split > 0)

@@ -31,6 +31,8 @@ void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, const gwd_plan_config_
     plan_out->device_chunk_bytes = config->device_chunk_bytes;
     plan_out->device_piece_bytes = chunk_bytes < DEVICE_PIECE_BYTES ? chunk_bytes : DEVICE_PIECE_BYTES;
     plan_out->device_window = config->device_window;
+    plan_out->wire_chunk_bytes = config->wire_chunk_bytes;
+    plan_out->wire_window = config->wire_window;
     plan_out->rows[0] =
         (gwd_plan_row_t){config->inline_bytes / nranks, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GWD_CODEC_NONE, 0};
     plan_out->rows[1] = (gwd_plan_row_t){UINT64_MAX, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GWD_CODEC_NONE, chunk_bytes};
@@ -42,7 +44,9 @@ void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, const gwd_plan_config_
         hash = mix(hash, row->chunk_bytes);
     }
     hash = mix(hash, plan_out->device_chunk_bytes);
-    plan_out->hash = mix(hash, plan_out->device_window);
+    hash = mix(hash, plan_out->device_window);
+    hash = mix(hash, plan_out->wire_chunk_bytes);
+    plan_out->hash = mix(hash, plan_out->wire_window);
 }
 
 uint64_t gwd_plan_device_chunk(const gwd_plan_t *plan, uint64_t bytes) {

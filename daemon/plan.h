@@ -32,6 +32,8 @@ typedef struct gwd_plan {
     uint64_t device_chunk_bytes; /* of a device's bucket, at most */
     uint64_t device_piece_bytes; /* of a chunk, that one thread reduces */
     uint32_t device_window;      /* chunks of one operation under way */
+    uint64_t wire_chunk_bytes;   /* of a bucket that goes to other nodes */
+    uint32_t wire_window;
     uint64_t hash;
 } gwd_plan_t;
 
@@ -39,6 +41,8 @@ typedef struct gwd_plan {
 typedef struct gwd_plan_config {
     uint64_t inline_bytes, chunk_bytes, device_chunk_bytes;
     uint32_t device_window;
+    uint64_t wire_chunk_bytes;
+    uint32_t wire_window;
 } gwd_plan_config_t;
 
 void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, const gwd_plan_config_t *config);

@@ -120,7 +120,10 @@ static void do_chunk(gwd_reduce_t *reduce, side_t side) {
         unlink_job(reduce, job);
     pthread_mutex_unlock(&reduce->mutex);
 
-    gwd_exchange_chunk(&job->exchange, chunk);
+    if (job->work)
+        job->work(job, chunk);
+    else
+        gwd_exchange_chunk(&job->exchange, chunk);
 
     pthread_mutex_lock(&reduce->mutex);
     job->running--;

@@ -35,6 +35,7 @@ typedef struct gwd_share {
 
 typedef struct gwd_job {
     gwd_exchange_t exchange;
+    void (*work)(struct gwd_job *job, uint64_t chunk); /* does one chunk; NULL: gwd_exchange_chunk */
     int priority;
     gwd_share_t *share;                       /* of its group */
     gwd_queue_t *finished;                    /* where a pointer to this job goes when it has ended */

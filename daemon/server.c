@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bootstrap.h"
 #include "clock.h"
 #include "log.h"
 #include "sd.h"
@@ -33,6 +34,7 @@ static void apply_config(gwd_server_t *server) {
 
     gwd_log_set_level((gwd_log_level_t)config->log_level);
     atomic_store(&server->limits.late_ns, (uint64_t)config->deadline_late_ms * 1000000u);
+    atomic_store(&server->limits.silence_ns, (uint64_t)config->deadline_silence_ms * 1000000u);
     atomic_store(&server->limits.deadline_ns, (uint64_t)config->deadline_bucket_s * 1000000000u);
     atomic_store(&server->limits.poll_ns, (uint64_t)config->lane_poll_us * 1000u);
     atomic_store(&server->limits.spin_ns, (uint64_t)config->lane_spin_us * 1000u);
@@ -69,6 +71,7 @@ static void close_sessions(gwd_server_t *server) {
 
 static void close_loop(gwd_server_t *server) {
     gwd_listen_close(server);
+    gwd_bootstrap_close(server);
     uv_close((uv_handle_t *)&server->events_poll, NULL);
     uv_close((uv_handle_t *)&server->term, NULL);
     uv_close((uv_handle_t *)&server->interrupt, NULL);
@@ -100,7 +103,7 @@ static void end_groups(gwd_server_t *server, bool all) {
             continue;
         if (group->state == GWD_GROUP_ACTIVE && all)
             gwd_group_fail(group, GW_ERR_ABORTED, "the daemon stops, and drain.timeout_s has passed");
-        else if (group->state == GWD_GROUP_ID || (group->state == GWD_GROUP_FORMING && all))
+        else if (group->state == GWD_GROUP_ID || (group->state != GWD_GROUP_ACTIVE && all))
             gwd_group_give_up(group, GW_ERR_DRAINING, "the daemon stops");
     }
 }
@@ -198,7 +201,11 @@ gw_status_t gwd_server_init(gwd_server_t *server, const gwd_config_t *config, ch
     }
     status = start_loop(server, text, text_bytes);
     if (status == GW_OK)
+        status = gwd_wires_open(server, text, text_bytes);
+    if (status == GW_OK)
         status = start_threads(server, text, text_bytes);
+    if (status == GW_OK)
+        status = gwd_bootstrap_listen(server, text, text_bytes);
     if (status == GW_OK)
         status = gwd_listen_open(server, text, text_bytes);
     return status; /* on an error the process ends: nothing is worth undoing but the socket files */
@@ -215,6 +222,7 @@ void gwd_server_run(gwd_server_t *server) {
 
     for (uint32_t i = 0; i < server->n_lanes; i++)
         gwd_lane_free(server->lanes[i]);
+    gwd_wires_close(server);
     gwd_reduce_free(server->reduce);
     (void)uv_loop_close(&server->loop);
     gwd_queue_fini(&server->events);

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "bootstrap_address.h"
+#include "bootstrap_contact.h"
 #include "config.h"
 #include "device.h"
 #include "group.h"
@@ -48,6 +50,12 @@ typedef struct gwd_server {
     uint32_t n_groups, last_group_id;
     uint64_t last_search; /* cycle.c */
 
+    gwd_address_list_t reached_at; /* where others connect to: wire.listen */
+    uv_tcp_t listeners[GWD_ADDRESSES_MAX];
+    gwd_contact_t *contacts;         /* with other daemons, from old to new */
+    uint64_t n_dropped, dropped_ns;  /* connections of strangers since the last message, and when that was */
+    struct gwd_transport *transport; /* NULL: no group has needed it */
+
     gwd_device_t *devices; /* those with buffers, or that had some a moment ago */
 
     gwd_reduce_t *reduce;
@@ -74,6 +82,17 @@ void gwd_server_drain(gwd_server_t *server);
 
 /* Goes on with the drain when a session or group has gone. */
 void gwd_server_settle(gwd_server_t *server);
+
+/* wires.c: opens the transport where wire.listen is set, before there are threads: it sets environment variables.
+ * Elsewhere the first group that goes to another node opens it. Blocking: some ten ms. Errors, with text: as
+ * gwd_transport_open. */
+gw_status_t gwd_wires_open(gwd_server_t *server, char *text, size_t text_bytes);
+
+/* Makes the group's wire, if it has none, and tells its address. Its lane has been chosen. Errors, with text
+ * (GWD_TEXT_BYTES): as gwd_transport_open and gwd_wire_new. */
+gw_status_t gwd_wires_make(gwd_group_t *group, const void **address_out, size_t *bytes_out, char *text);
+
+void gwd_wires_close(gwd_server_t *server); /* once the lanes have gone */
 
 /* listen.c: sockets from the service manager, or in the folder that the configuration says. */
 gw_status_t gwd_listen_open(gwd_server_t *server, char *text, size_t text_bytes);

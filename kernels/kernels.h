@@ -15,6 +15,7 @@
 #ifndef GW_KERNELS_H
 #define GW_KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "gradwire.h"
@@ -25,6 +26,26 @@
  * Thread: any, at once on disjoint elements.  Errors: none; type and op were checked by the caller. */
 void gw_kernel_reduce(gw_type_t type, gw_redop_t op, const void *const *in, unsigned n_in, void *const *out,
                       unsigned n_out, size_t count);
+
+/* ---- the same in two steps, for ranks on several nodes --------------------------------------------------
+ *
+ * Each node combines its ranks to a partial result, which has more bits than the type where the reduction needs them;
+ * one of them combines the partial results of all nodes, in their order, divides and rounds once. */
+
+/* Bytes of one element of a partial result: 4 of f16 and bf16 that are summed or multiplied, 8 or 16 of integers that
+ * are averaged, else those of the type. */
+size_t gw_kernel_partial_bytes(gw_type_t type, gw_redop_t op);
+
+/* Whether a partial result of one rank is its input, bit by bit. */
+bool gw_kernel_partial_is_input(gw_type_t type, gw_redop_t op);
+
+/* Combines inputs to a partial result. `out` overlaps no input. */
+void gw_kernel_partial(gw_type_t type, gw_redop_t op, const void *const *in, unsigned n_in, void *out, size_t count);
+
+/* Combines the partial results of `n_in` nodes, with `n_ranks` ranks together, and stores the result to each output.
+ * An output may be an input of the same size of element, or overlap none. */
+void gw_kernel_final(gw_type_t type, gw_redop_t op, const void *const *in, unsigned n_in, unsigned n_ranks,
+                     void *const *out, unsigned n_out, size_t count);
 
 /* The SIMD form in use on this machine ("avx512", "avx2", "sse2", "neon", "generic"): for gwctl. */
 const char *gw_kernel_isa(void);

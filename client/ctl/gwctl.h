@@ -31,6 +31,8 @@
  *   kick       {"client"}       argument: the client's id
  *   topo       {"gpus": [{"index", "uuid", "name", "bus_id", "numa_node", "memory_bytes"}], "reason"?,
  *               "driver"?, "cuda"?, "links"?: [[text]], "copies"?: {...}}, made by gwctl itself, see topo_json.c
+ *   links      {"interval_s", "interfaces": [{...}], "host": {...}, "rdma": [{...}]}, made by gwctl itself, see
+ *              links_json.c
  *   trace      {"traceEvents": [...]}, as Chrome's trace viewer and Perfetto read it
  *
  * Failures come as an Error message in place of the reply.
@@ -164,6 +166,7 @@ int gwctl_kick(const gwctl_options_t *options, const char *const *arguments, siz
 int gwctl_trace(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments);
 int gwctl_doctor(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments);
 int gwctl_topo(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments);
+int gwctl_links(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments);
 int gwctl_version(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments);
 
 /* What doctor runs in processes of their own: the GPU checks, and the opening of another process's memory. */

@@ -36,6 +36,8 @@ static const gwctl_command_t commands[] = {
     {"trace", "", 0, GWCTL_TAKES_JSON, "the last events of every lane, for chrome://tracing or Perfetto", gwctl_trace},
     {"topo", "", 0, GWCTL_TAKES_JSON | GWCTL_TAKES_DEVICES,
      "the GPUs, the links between them, and how fast they copy; needs no daemon", gwctl_topo},
+    {"links", "", 0, GWCTL_TAKES_JSON | GWCTL_TAKES_WATCH | GWCTL_TAKES_DEVICES,
+     "network and RDMA links: throughput, errors, congestion; needs no daemon", gwctl_links},
     {"doctor", "", 0, GWCTL_TAKES_JSON, "check this host, its GPUs and the daemon, and say what to do", gwctl_doctor},
     {"version", "", 0, GWCTL_TAKES_JSON, "the versions of gwctl and of the daemon", gwctl_version},
     {"gpu-check", "PID", 1, 0, NULL, gwctl_gpu_check},
@@ -57,10 +59,11 @@ static void print_help(void) {
           "                      $GRADWIRE_SOCKET, else gradwire/admin.sock in $XDG_RUNTIME_DIR,\n"
           "                      /tmp/gradwire-UID/admin.sock, /run/gradwire/admin.sock\n"
           "  --json              print JSON: the daemon's as it is\n"
-          "  --watch[=SECONDS]   stats: print again every 2 seconds, or as often as is said\n"
+          "  --watch[=SECONDS]   stats, links: print again every 2 seconds, or as often as is said\n"
           "  --prometheus        stats: print in the text format of Prometheus\n"
-          "  --no-measure        topo: copy nothing, make no context on a GPU\n"
-          "  --device WHICH      topo: this GPU only, by index or UUID; may be repeated\n"
+          "  --no-measure        topo: copy nothing, make no context on a GPU; links: show no rates\n"
+          "  --device WHICH      topo: this GPU only, by index or UUID; links: this interface or RDMA device;\n"
+          "                      may be repeated\n"
           "  --list-commands     print the names of the commands\n"
           "  --version           print the version of gwctl\n"
           "  -h, --help          print this\n\n"
@@ -182,6 +185,8 @@ static int check_line(const gwctl_line_t *line, const gwctl_command_t *command) 
     if ((line->options.no_measure || line->options.n_devices > 0) && !(command->takes & GWCTL_TAKES_DEVICES))
         return complain(line->options.no_measure ? "--no-measure does not go with " : "--device does not go with ",
                         command->name);
+    if (line->options.no_measure && line->options.watch_s > 0)
+        return complain("--no-measure does not go with --watch", "");
     if (line->options.prometheus && (line->options.json || line->options.watch_s > 0))
         return complain("--prometheus goes with no other format", "");
     return GWCTL_OK;

@@ -26,6 +26,17 @@ static void print_devices(const cJSON *status) {
     }
 }
 
+static void print_listens(const cJSON *status) {
+    const cJSON *address;
+    bool any = false;
+    cJSON_ArrayForEach(address, cJSON_GetObjectItemCaseSensitive(status, "listens")) {
+        gwctl_print_pair("other daemons", gwctl_cell_text(cJSON_GetStringValue(address)).text);
+        any = true;
+    }
+    if (!any)
+        gwctl_print_pair("other daemons", "may not connect: wire.listen is not set");
+}
+
 int gwctl_status(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments) {
     cJSON *status;
     char text[400];
@@ -56,6 +67,7 @@ int gwctl_status(const gwctl_options_t *options, const char *const *arguments, s
              gwctl_cell_bytes(gwctl_number(status, "shared_bytes")).text);
     gwctl_print_pair("memory", text);
     print_devices(status);
+    print_listens(status);
     gwctl_print_pair("socket", gwctl_text(status, "socket"));
     gwctl_print_pair("admin socket", gwctl_text(status, "admin_socket"));
     const char *file = gwctl_text(status, "config_file");

@@ -309,7 +309,7 @@ static void the_help_and_the_list_are_one_table(void) {
         snprintf(line, sizeof(line), "\n  %-10s ", name);
         check_output(line);
     }
-    CU_ASSERT_EQUAL(count, 14);
+    CU_ASSERT_EQUAL(count, 15);
 }
 
 static void output_that_cannot_be_written_is_a_failure(void) {

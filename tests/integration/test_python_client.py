@@ -344,7 +344,7 @@ def test_parts(checks, daemon):
                                    ("GW_ERR_NOT_FOUND", {"count": 1, "recv": gw.Buffer(None, 77, [])}),
                                    ("GW_ERR_INVALID_ARGUMENT", {"count": 1, "type": 9}),
                                    ("GW_ERR_INVALID_ARGUMENT", {"count": 1, "priority": 128}),
-                                   ("GW_ERR_UNSUPPORTED", {"count": 1, "codec": 1})):
+                                   ("GW_ERR_UNSUPPORTED", {"count": 1, "codec": 99})):
                 refused(status, ranks.groups[0].bucket, "s", ranks.buffers[0], **fields)
 
 

@@ -44,3 +44,8 @@ gw_redop_t redop_of(const char *word) {
     static const char *const names[] = {NULL, "sum", "avg", "min", "max", "prod"};
     return (gw_redop_t)place(names, 6, word);
 }
+
+gw_codec_t codec_of(const char *word) {
+    static const char *const names[] = {"none", "fp16", "bf16", "fp8", "int8", "int4"};
+    return (gw_codec_t)place(names, 6, word);
+}

@@ -14,5 +14,6 @@ uint64_t number(const char *word);
 gw_collective_t collective_of(const char *word);
 gw_type_t type_of(const char *word);
 gw_redop_t redop_of(const char *word);
+gw_codec_t codec_of(const char *word);
 
 #endif

@@ -1,0 +1,198 @@
+/* lane_code.c - the numbers of a chunk under way: partial results, their encoding, and the result. See lane_flight.h
+ *
+ * Without a codec the partial result of a single rank is its input, and results arrive in the first output: nothing is
+ * copied. With one, what a node encodes of its partial result and of the shard it owns leaves a residual each; all
+ * ranks, the owner's too, get what the encoded result decodes to, so that they all hold the same.
+ */
+#include <string.h>
+
+#include "kernels.h"
+#include "lane_flight.h"
+
+bool gwd_code_is_coded(const gwd_wire_flight_t *flight) {
+    return flight->codec != GW_CODEC_NONE;
+}
+
+static uint64_t raw_bytes(const gwd_wire_flight_t *flight, uint64_t count) {
+    return count * flight->partial_bytes;
+}
+
+static const float *floats(const void *memory) {
+    return memory;
+}
+
+/* The first number of a shard in what is kept of its bucket. */
+static uint64_t place(const gwd_wire_flight_t *flight, const gwd_slot_t *slot) {
+    return flight->chunk * gwd_flight_exchange(flight)->chunk_count + slot->first;
+}
+
+static unsigned char *output(const gwd_wire_flight_t *flight, const gwd_slot_t *slot, uint32_t i) {
+    return (unsigned char *)flight->out[i] + slot->first * gw_type_bytes(gwd_flight_exchange(flight)->type);
+}
+
+/* ---- what travels --------------------------------------------------------------------------------------- */
+
+gwd_load_t gwd_code_part_out(const gwd_wire_flight_t *flight, const gwd_slot_t *slot) {
+    uint64_t at = raw_bytes(flight, slot->first);
+
+    if (gwd_code_is_coded(flight) && !slot->part_out.raw)
+        return (gwd_load_t){flight->codes + at, gw_codec_bytes(flight->codec, slot->count)};
+    return (gwd_load_t){(unsigned char *)(uintptr_t)flight->mine + at, raw_bytes(flight, slot->count)};
+}
+
+gwd_load_t gwd_code_part_in(const gwd_wire_flight_t *flight, uint32_t node, bool raw) {
+    const gwd_slot_t *own = gwd_flight_own(flight);
+    uint64_t each =
+        (raw_bytes(flight, own->count) + 63) / 64 * 64 + 64; /* a code of few numbers is longer than they are */
+
+    return (gwd_load_t){flight->parts + node * each, raw || !gwd_code_is_coded(flight)
+                                                         ? raw_bytes(flight, own->count)
+                                                         : gw_codec_bytes(flight->codec, own->count)};
+}
+
+gwd_load_t gwd_code_result_out(const gwd_wire_flight_t *flight, bool raw) {
+    const gwd_slot_t *own = gwd_flight_own(flight);
+
+    if (!gwd_code_is_coded(flight))
+        return (gwd_load_t){output(flight, own, 0), own->count * gw_type_bytes(gwd_flight_exchange(flight)->type)};
+    if (raw)
+        return (gwd_load_t){flight->sum, raw_bytes(flight, own->count)};
+    return (gwd_load_t){flight->results + raw_bytes(flight, own->first), gw_codec_bytes(flight->codec, own->count)};
+}
+
+gwd_load_t gwd_code_result_in(const gwd_wire_flight_t *flight, const gwd_slot_t *slot, bool raw) {
+    if (!gwd_code_is_coded(flight))
+        return (gwd_load_t){output(flight, slot, 0), slot->count * gw_type_bytes(gwd_flight_exchange(flight)->type)};
+    return (gwd_load_t){flight->results + raw_bytes(flight, slot->first),
+                        raw ? raw_bytes(flight, slot->count) : gw_codec_bytes(flight->codec, slot->count)};
+}
+
+/* ---- partial -------------------------------------------------------------------------------------------- */
+
+static void encode_part(gwd_wire_flight_t *flight, gwd_slot_t *slot, const float *values) {
+    struct gwd_residual *kept = flight->residual;
+
+    slot->part_out.raw = !gw_codec_is_finite(values, slot->count);
+    if (!slot->part_out.raw)
+        gw_codec_encode(flight->codec, values, NULL, kept ? kept->parts + place(flight, slot) : NULL,
+                        flight->codes + raw_bytes(flight, slot->first), slot->count);
+}
+
+void gwd_code_partial(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
+    const gwd_exchange_t *x = gwd_flight_exchange(flight);
+    const void *in[GWD_RANKS_MAX], *values;
+    unsigned char *to = flight->partials + raw_bytes(flight, slot->first);
+
+    if (slot->count == 0)
+        return;
+    for (uint32_t i = 0; i < flight->n_in; i++)
+        in[i] = (const unsigned char *)flight->in[i] + slot->first * gw_type_bytes(x->type);
+    values = (const unsigned char *)flight->in[0] + slot->first * gw_type_bytes(x->type);
+    if (flight->n_in > 1 || !gw_kernel_partial_is_input(x->type, x->redop)) {
+        gw_kernel_partial(x->type, x->redop, in, flight->n_in, to, slot->count);
+        values = to;
+    }
+    if (gwd_code_is_coded(flight) && slot != gwd_flight_own(flight))
+        encode_part(flight, slot, floats(values));
+}
+
+/* ---- final ---------------------------------------------------------------------------------------------- */
+
+static const unsigned char *own_part(const gwd_wire_flight_t *flight, const gwd_slot_t *own) {
+    return flight->mine + raw_bytes(flight, own->first);
+}
+
+/* Sums in node order, then divides. */
+static void sum_parts(const gwd_wire_flight_t *flight, const gwd_slot_t *own) {
+    const gwd_exchange_t *x = gwd_flight_exchange(flight);
+    void *sum = flight->sum;
+    const void *in[2] = {sum, NULL};
+
+    for (uint32_t i = 0; i < gwd_flight_nodes(flight); i++) {
+        bool raw = i == own->node || flight->slots[i].part_in.raw;
+
+        in[1] = i == own->node ? own_part(flight, own) : gwd_code_part_in(flight, i, raw).data;
+        if (!raw)
+            gw_codec_decode(flight->codec, in[1], sum, own->count, i > 0);
+        else if (i > 0)
+            gw_kernel_reduce(GW_F32, GW_SUM, in, 2, &sum, 1, own->count);
+        else
+            memcpy(sum, in[1], raw_bytes(flight, own->count));
+    }
+    gw_kernel_final(GW_F32, x->redop, in, 1, flight->op->group->nranks_all, &sum, 1, own->count);
+}
+
+/* Numbers in binary32 into all outputs of this node, in the bucket's type. */
+static void store(const gwd_wire_flight_t *flight, const gwd_slot_t *slot, const void *values) {
+    void *out[GWD_RANKS_MAX];
+
+    for (uint32_t i = 0; i < flight->n_out; i++)
+        out[i] = output(flight, slot, i);
+    gw_kernel_final(gwd_flight_exchange(flight)->type, GW_SUM, &values, 1, 1, out, flight->n_out, slot->count);
+}
+
+/* What is encoded to the outputs; `raw`: as it is. */
+static void decode_result(const gwd_wire_flight_t *flight, const gwd_slot_t *slot, bool raw) {
+    const unsigned char *code = flight->results + raw_bytes(flight, slot->first);
+    enum { BLOCK = 16 * GW_CODEC_BLOCK };
+    float values[BLOCK];
+    gwd_slot_t piece = *slot;
+
+    if (raw) {
+        store(flight, slot, code);
+        return;
+    }
+    for (uint64_t at = 0; at < slot->count; at += BLOCK) {
+        piece.first = slot->first + at;
+        piece.count = slot->count - at < BLOCK ? slot->count - at : BLOCK;
+        gw_codec_decode(flight->codec, code + gw_codec_bytes(flight->codec, at), values, piece.count, false);
+        store(flight, &piece, values);
+    }
+}
+
+static void final_coded(gwd_wire_flight_t *flight, gwd_slot_t *own) {
+    struct gwd_residual *kept = flight->residual;
+    float *sum = (float *)(void *)flight->sum;
+
+    sum_parts(flight, own);
+    own->result_out.raw = !gw_codec_is_finite(sum, own->count);
+    if (own->result_out.raw) {
+        store(flight, own, sum);
+        return;
+    }
+    gw_codec_encode(flight->codec, sum, NULL, kept ? kept->results + place(flight, own) : NULL,
+                    flight->results + raw_bytes(flight, own->first), own->count);
+    decode_result(flight, own, false);
+}
+
+void gwd_code_final(gwd_wire_flight_t *flight, gwd_slot_t *own) {
+    const gwd_exchange_t *x = gwd_flight_exchange(flight);
+    uint32_t n = gwd_flight_nodes(flight);
+    const void *in[GWD_RANKS_MAX];
+    void *out[GWD_RANKS_MAX];
+
+    if (gwd_code_is_coded(flight)) {
+        final_coded(flight, own);
+        return;
+    }
+    for (uint32_t i = 0; i < flight->n_out; i++)
+        out[i] = output(flight, own, i);
+    if (!flight->combines) {
+        in[0] = (const unsigned char *)flight->in[0] + own->first * gw_type_bytes(x->type);
+        gw_kernel_reduce(x->type, x->redop, in, 1, out, flight->n_out, own->count);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        in[i] = i == own->node ? own_part(flight, own) : gwd_code_part_in(flight, i, true).data;
+    gw_kernel_final(x->type, x->redop, in, n, flight->op->group->nranks_all, out, flight->n_out, own->count);
+}
+
+void gwd_code_spread(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
+    uint64_t bytes = slot->count * gw_type_bytes(gwd_flight_exchange(flight)->type);
+
+    if (gwd_code_is_coded(flight))
+        decode_result(flight, slot, slot->result_in.raw);
+    else
+        for (uint32_t i = 1; i < flight->n_out; i++)
+            memcpy(output(flight, slot, i), output(flight, slot, 0), bytes);
+}

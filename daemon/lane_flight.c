@@ -1,0 +1,555 @@
+/* lane_flight.c - the data of operations on several nodes: chunks under way. See lane_wire.h
+ *
+ * A chunk goes through these steps; a step that nothing is to be done for is left out:
+ *   partial   the inputs of this node's ranks are combined (not where there is one, and it is sent as it is)
+ *   PART      each shard's partial result goes to its owner; those of the own shard come in
+ *   final     the partial results of the own shard are combined, into the outputs of this node's ranks
+ *   RESULT    the own shard goes to the other nodes; theirs come in, into the output of the first rank that wants them
+ *   spread    and are copied to the other ranks'
+ * `left` counts what has not ended; the chunk ends with the last.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels.h"
+#include "lane_flight.h"
+
+enum {
+    EARLY_MAX = 4096, /* messages that are kept for later, of one group */
+    SHARD_ROUND = 16, /* elements; with a codec its blocks */
+    RAW = 1,          /* status of a message whose payload is not encoded */
+};
+
+/* ---- ends --------------------------------------------------------------------------------------------- */
+
+static void go_on(gwd_lane_group_t *group);
+
+static void end_one(gwd_wire_flight_t *flight) {
+    gwd_op_t *op = flight->op;
+    gwd_lane_group_t *group = op->group;
+
+    if (--flight->left > 0)
+        return;
+    flight->op = NULL;
+    op->n_flights--;
+    if (op->n_flights == 0 && (op->next_chunk == op->wire_chunks || group->status != GW_OK))
+        gwd_lane_op_finished(op);
+    go_on(group);
+}
+
+/* A transfer that failed: the link has, or was ended since the group has. */
+static void transfer_ended(gwd_transfer_t *transfer, gw_status_t status) {
+    gwd_wire_flight_t *flight = transfer->slot->flight;
+
+    transfer->step = GWD_STEP_ENDED;
+    if (status != GW_OK)
+        gwd_wire_lost(flight->op->group, transfer->slot->node, "a transfer failed");
+    end_one(flight);
+}
+
+static void expect(gwd_wire_flight_t *flight, gwd_step_t *step) {
+    *step = GWD_STEP_EXPECTED;
+    flight->left++;
+}
+
+static void give_up(gwd_step_t *step, uint32_t *n_io) {
+    if (*step != GWD_STEP_EXPECTED)
+        return;
+    *step = GWD_STEP_ENDED;
+    (*n_io)++;
+}
+
+/* What has not begun will not. The flight may be gone afterwards. */
+static void cancel_flight(gwd_wire_flight_t *flight) {
+    uint32_t given_up = 0, n = gwd_flight_nodes(flight);
+
+    give_up(&flight->partial, &given_up);
+    for (uint32_t i = 0; i < n; i++) {
+        gwd_slot_t *slot = &flight->slots[i];
+
+        give_up(&slot->part_out.step, &given_up);
+        give_up(&slot->part_in.step, &given_up);
+        give_up(&slot->result_out.step, &given_up);
+        give_up(&slot->result_in.step, &given_up);
+        give_up(&slot->job_step, &given_up);
+    }
+    while (given_up-- > 0)
+        end_one(flight);
+}
+
+void gwd_wire_cancel(gwd_op_t *op) {
+    const struct gwd_wire_group *wire = op->group->wire;
+
+    if (op->n_flights == 0) { /* its turn has not come */
+        gwd_lane_op_finished(op);
+        return;
+    }
+    for (uint32_t i = 0; i < wire->window && wire->flights; i++)
+        if (wire->flights[i].op == op)
+            cancel_flight(&wire->flights[i]);
+}
+
+/* ---- jobs --------------------------------------------------------------------------------------------- */
+
+/* Small work is done at once, else threads do it. */
+static void start_job(gwd_wire_flight_t *flight, gwd_job_t *job, uint64_t n_chunks, uint64_t bytes) {
+    gwd_lane_group_t *group = flight->op->group;
+
+    job->priority = flight->op->job.priority;
+    job->share = &group->share;
+    job->finished = &group->lane->finished;
+    job->n_chunks = n_chunks;
+    if (bytes <= group->plan.inline_bytes) {
+        for (uint64_t i = 0; i < n_chunks; i++)
+            job->work(job, i);
+        job->on_finished(job);
+        return;
+    }
+    group->lane->n_running++;
+    gwd_reduce_start(group->lane->reduce, job, true);
+}
+
+static void job_came_back(const gwd_wire_flight_t *flight, uint64_t bytes) {
+    gwd_lane_group_t *group = flight->op->group;
+
+    if (bytes > group->plan.inline_bytes)
+        group->lane->n_running--;
+}
+
+static uint64_t shard_bytes(const gwd_slot_t *slot) {
+    return slot->count * gw_type_bytes(gwd_flight_exchange(slot->flight)->type);
+}
+
+static uint64_t chunk_bytes(const gwd_wire_flight_t *flight) {
+    return flight->at.count * gw_type_bytes(gwd_flight_exchange(flight)->type);
+}
+
+/* ---- sending and receiving ------------------------------------------------------------------------------ */
+
+static void send(gwd_slot_t *slot, gwd_transfer_t *transfer, gwd_wire_kind_t kind, gwd_load_t load, bool raw) {
+    gwd_wire_flight_t *flight = slot->flight;
+    gwd_lane_group_t *group = flight->op->group;
+    const gwd_wire_header_t header = {.wire_id = group->wire->map->wire_id,
+                                      .sequence = flight->op->sequence,
+                                      .chunk = flight->chunk,
+                                      .epoch = group->epoch,
+                                      .node = group->wire->map->own_node,
+                                      .kind = kind,
+                                      .status = raw && gwd_code_is_coded(flight) ? RAW : 0};
+    gwd_peer_t *peer = &group->wire->peers[slot->node];
+    gw_status_t status = GW_ERR_ABORTED;
+
+    if (transfer->step != GWD_STEP_EXPECTED)
+        return; /* given up */
+    transfer->step = GWD_STEP_UNDERWAY;
+    gwd_stats_add(&group->lane->stats.wire_bytes_sent, load.bytes);
+    if (peer->link)
+        status = gwd_link_send(peer->link, &header, sizeof(header), load.data, load.bytes, transfer);
+    if (status != GW_IN_PROGRESS)
+        transfer->pending.ended(&transfer->pending, status);
+}
+
+static void sent(gwd_pending_t *pending, gw_status_t status) {
+    transfer_ended((gwd_transfer_t *)pending, status);
+}
+
+/* A flight is not over while it is worked on, so what follows from its first step may end it only here. */
+static void hold(gwd_wire_flight_t *flight) {
+    flight->left++;
+}
+
+/* ---- final -------------------------------------------------------------------------------------------- */
+
+static void do_final(gwd_job_t *job, uint64_t chunk) {
+    gwd_slot_t *slot = (gwd_slot_t *)(void *)((char *)job - offsetof(gwd_slot_t, job));
+
+    (void)chunk;
+    gwd_code_final(slot->flight, slot);
+}
+
+static void final_ended(gwd_job_t *job) {
+    gwd_slot_t *slot = (gwd_slot_t *)((char *)job - offsetof(gwd_slot_t, job));
+    gwd_wire_flight_t *flight = slot->flight;
+
+    job_came_back(flight, shard_bytes(slot));
+    slot->job_step = GWD_STEP_ENDED;
+    for (uint32_t i = 0; i < gwd_flight_nodes(flight); i++)
+        if (flight->slots[i].result_out.step == GWD_STEP_EXPECTED)
+            send(&flight->slots[i], &flight->slots[i].result_out, GWD_WIRE_RESULT,
+                 gwd_code_result_out(flight, slot->result_out.raw), slot->result_out.raw);
+    end_one(flight);
+}
+
+static void try_final(gwd_wire_flight_t *flight) {
+    gwd_slot_t *own = gwd_flight_own(flight);
+
+    if (own->job_step != GWD_STEP_EXPECTED || flight->parts_missing > 0 || flight->partial == GWD_STEP_UNDERWAY)
+        return;
+    own->job_step = GWD_STEP_UNDERWAY;
+    own->job.work = do_final;
+    own->job.on_finished = final_ended;
+    start_job(flight, &own->job, 1, shard_bytes(own));
+}
+
+static void part_came(gwd_pending_t *pending, gw_status_t status) {
+    gwd_transfer_t *transfer = (gwd_transfer_t *)pending;
+    gwd_wire_flight_t *flight = transfer->slot->flight;
+
+    flight->parts_missing--;
+    hold(flight);
+    transfer_ended(transfer, status);
+    try_final(flight);
+    end_one(flight);
+}
+
+/* ---- spread ------------------------------------------------------------------------------------------- */
+
+static void do_spread(gwd_job_t *job, uint64_t chunk) {
+    gwd_slot_t *slot = (gwd_slot_t *)(void *)((char *)job - offsetof(gwd_slot_t, job));
+
+    (void)chunk;
+    gwd_code_spread(slot->flight, slot);
+}
+
+static void spread_ended(gwd_job_t *job) {
+    gwd_slot_t *slot = (gwd_slot_t *)((char *)job - offsetof(gwd_slot_t, job));
+
+    job_came_back(slot->flight, shard_bytes(slot));
+    slot->job_step = GWD_STEP_ENDED;
+    end_one(slot->flight);
+}
+
+static void result_came(gwd_pending_t *pending, gw_status_t status) {
+    gwd_transfer_t *transfer = (gwd_transfer_t *)pending;
+    gwd_slot_t *slot = transfer->slot;
+    gwd_wire_flight_t *flight = slot->flight;
+
+    hold(flight);
+    transfer_ended(transfer, status);
+    if (slot->job_step == GWD_STEP_EXPECTED) {
+        slot->job_step = GWD_STEP_UNDERWAY;
+        slot->job.work = do_spread;
+        slot->job.on_finished = spread_ended;
+        start_job(flight, &slot->job, 1, shard_bytes(slot));
+    }
+    end_one(flight);
+}
+
+/* ---- partial ------------------------------------------------------------------------------------------ */
+
+static void partial_is_there(gwd_wire_flight_t *flight) {
+    uint32_t n = gwd_flight_nodes(flight);
+
+    for (uint32_t i = 0; i < n; i++) {
+        gwd_slot_t *slot = &flight->slots[i];
+
+        if (slot->part_out.step == GWD_STEP_EXPECTED)
+            send(slot, &slot->part_out, GWD_WIRE_PART, gwd_code_part_out(flight, slot), slot->part_out.raw);
+    }
+    try_final(flight);
+}
+
+/* Chunk i of the job is node i's shard. */
+static void do_partial(gwd_job_t *job, uint64_t chunk) {
+    gwd_wire_flight_t *flight = (gwd_wire_flight_t *)(void *)((char *)job - offsetof(gwd_wire_flight_t, job));
+
+    gwd_code_partial(flight, &flight->slots[chunk]);
+}
+
+static void partial_ended(gwd_job_t *job) {
+    gwd_wire_flight_t *flight = (gwd_wire_flight_t *)(void *)((char *)job - offsetof(gwd_wire_flight_t, job));
+
+    job_came_back(flight, chunk_bytes(flight));
+    flight->partial = GWD_STEP_ENDED;
+    if (!flight->mine)
+        flight->mine = flight->partials;
+    partial_is_there(flight);
+    end_one(flight);
+}
+
+/* ---- what comes in -------------------------------------------------------------------------------------- */
+
+static bool keep(gwd_lane_group_t *group, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message) {
+    gwd_early_t *early = group->wire->n_early < EARLY_MAX ? malloc(sizeof(*early)) : NULL;
+
+    if (!early)
+        return false;
+    *early = (gwd_early_t){group->wire->early, *header, message, bytes};
+    group->wire->early = early;
+    group->wire->n_early++;
+    gwd_message_keep(message);
+    return true;
+}
+
+static gwd_wire_flight_t *find_flight(const gwd_lane_group_t *group, const gwd_op_t *op, uint64_t chunk) {
+    for (uint32_t i = 0; i < group->wire->window && group->wire->flights; i++)
+        if (group->wire->flights[i].op == op && group->wire->flights[i].chunk == chunk)
+            return &group->wire->flights[i];
+    return NULL;
+}
+
+static void broke(gwd_lane_group_t *group, const gwd_wire_header_t *header) {
+    char text[GWD_TEXT_BYTES];
+
+    snprintf(text, sizeof(text), "host %s sent data of operation %llu, chunk %llu that was not asked for",
+             group->wire->map->nodes[header->node].host, (unsigned long long)header->sequence,
+             (unsigned long long)header->chunk);
+    gwd_lane_group_fail(group, GW_ERR_PROTOCOL_RANK, text);
+}
+
+/* Takes a message of a chunk that is under way. `kept`: it is not dropped by itself. */
+static void take(gwd_wire_flight_t *flight, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message,
+                 bool kept) {
+    bool is_part = header->kind == GWD_WIRE_PART, raw = header->status == RAW;
+    gwd_slot_t *slot = &flight->slots[header->node];
+    gwd_transfer_t *transfer = is_part ? &slot->part_in : &slot->result_in;
+    gwd_load_t load = {NULL, 0};
+    gw_status_t status;
+
+    if (transfer->step == GWD_STEP_EXPECTED)
+        load = is_part ? gwd_code_part_in(flight, header->node, raw) : gwd_code_result_in(flight, slot, raw);
+    if (!load.data || bytes != load.bytes) {
+        if (kept)
+            gwd_message_drop(message);
+        broke(flight->op->group, header);
+        return;
+    }
+    transfer->raw = raw;
+    transfer->step = GWD_STEP_UNDERWAY;
+    gwd_stats_add(&flight->op->group->lane->stats.wire_bytes_received, bytes);
+    status = gwd_message_receive(message, load.data, transfer);
+    if (status != GW_IN_PROGRESS)
+        transfer->pending.ended(&transfer->pending, status);
+}
+
+void gwd_wire_data(gwd_lane_group_t *group, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message) {
+    gwd_op_t *op = gwd_op_at(group, header->sequence);
+    bool is_op = op->sequence == header->sequence && op->state == GWD_OP_RUNNING;
+    gwd_wire_flight_t *flight = is_op ? find_flight(group, op, header->chunk) : NULL;
+
+    if (flight)
+        take(flight, header, bytes, message, false);
+    else if (header->sequence < group->tail || (is_op && header->chunk < op->next_chunk))
+        broke(group, header);
+    else if (!keep(group, header, bytes, message))
+        gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "too many messages of other nodes came before their operation");
+}
+
+static void take_early(gwd_wire_flight_t *flight) {
+    struct gwd_wire_group *wire = flight->op->group->wire;
+    gwd_early_t **at = &wire->early;
+
+    while (*at) {
+        gwd_early_t *early = *at;
+
+        if (early->header.sequence != flight->op->sequence || early->header.chunk != flight->chunk) {
+            at = &early->next;
+            continue;
+        }
+        *at = early->next;
+        wire->n_early--;
+        take(flight, &early->header, early->bytes, early->message, true);
+        free(early);
+    }
+}
+
+/* ---- beginning ---------------------------------------------------------------------------------------- */
+
+static void reset(gwd_slot_t *slot) {
+    slot->part_out = (gwd_transfer_t){{sent}, slot, GWD_STEP_NONE, false};
+    slot->part_in = (gwd_transfer_t){{part_came}, slot, GWD_STEP_NONE, false};
+    slot->result_out = (gwd_transfer_t){{sent}, slot, GWD_STEP_NONE, false};
+    slot->result_in = (gwd_transfer_t){{result_came}, slot, GWD_STEP_NONE, false};
+    slot->job_step = GWD_STEP_NONE;
+}
+
+/* An all_reduce has a shard a node; elsewhere one node has all: the one with the result, or with the input. */
+static void cut(gwd_wire_flight_t *flight) {
+    const gwd_exchange_t *x = gwd_flight_exchange(flight);
+    const gwd_group_map_t *map = flight->op->group->wire->map;
+    uint64_t each = (flight->at.count - 1) / map->n_nodes + 1, first = 0;
+    uint64_t round = gwd_code_is_coded(flight) ? GW_CODEC_BLOCK : SHARD_ROUND;
+    bool sharded = x->collective == GW_ALL_REDUCE;
+    uint32_t owner = map->node_of[flight->combines ? flight->at.first_out : flight->at.first_in];
+
+    each = (each + round - 1) / round * round;
+    for (uint32_t i = 0; i < map->n_nodes; i++) {
+        gwd_slot_t *slot = &flight->slots[i];
+        uint64_t left = flight->at.count - first;
+
+        slot->first = sharded ? first : 0;
+        slot->count = sharded ? (left < each ? left : each) : i == owner ? flight->at.count : 0;
+        first += sharded ? slot->count : 0;
+        reset(slot);
+    }
+}
+
+/* The spans of this node's ranks, at the chunk. */
+static void find_spans(gwd_wire_flight_t *flight) {
+    const gwd_op_t *op = flight->op;
+    const gwd_chunk_t *at = &flight->at;
+
+    flight->n_in = flight->n_out = 0;
+    for (uint32_t i = 0; i < op->group->nranks; i++) {
+        uint32_t rank = op->group->ranks[i].info.rank;
+
+        if (rank >= at->first_in && rank - at->first_in < at->n_in)
+            flight->in[flight->n_in++] = (const unsigned char *)op->parts[i].bucket->send + at->in_bytes;
+        if (rank >= at->first_out && rank - at->first_out < at->n_out)
+            flight->out[flight->n_out++] = (unsigned char *)op->parts[i].bucket->recv + at->out_bytes;
+    }
+}
+
+static void plan_steps(gwd_wire_flight_t *flight) {
+    const gwd_exchange_t *x = gwd_flight_exchange(flight);
+    uint32_t n = gwd_flight_nodes(flight);
+    gwd_slot_t *own = gwd_flight_own(flight);
+    bool to_all = flight->at.n_out > 1;
+
+    flight->left = flight->parts_missing = 0;
+    flight->mine = NULL;
+    flight->partial = GWD_STEP_NONE;
+    if (own->count > 0)
+        expect(flight, &own->job_step);
+    for (uint32_t i = 0; i < n; i++) {
+        gwd_slot_t *slot = &flight->slots[i];
+
+        if (slot == own)
+            continue;
+        if (own->count > 0 && flight->combines) {
+            expect(flight, &slot->part_in.step);
+            flight->parts_missing++;
+        }
+        if (own->count > 0 && to_all)
+            expect(flight, &slot->result_out.step);
+        if (slot->count > 0 && flight->combines)
+            expect(flight, &slot->part_out.step);
+        if (slot->count > 0 && to_all) {
+            expect(flight, &slot->result_in.step);
+            if (flight->n_out > 1 || gwd_code_is_coded(flight))
+                expect(flight, &slot->job_step);
+        }
+    }
+    if (!flight->combines)
+        return;
+    if (flight->n_in == 1 && gw_kernel_partial_is_input(x->type, x->redop))
+        flight->mine = flight->in[0];
+    if (!flight->mine || gwd_code_is_coded(flight))
+        expect(flight, &flight->partial);
+}
+
+static void begin_chunk(gwd_wire_flight_t *flight, gwd_op_t *op) {
+    const gwd_exchange_t *x = &op->job.exchange;
+
+    flight->op = op;
+    flight->chunk = op->next_chunk++;
+    op->n_flights++;
+    gwd_exchange_chunk_at(x, flight->chunk, &flight->at);
+    flight->combines = flight->at.n_in > 1;
+    flight->partial_bytes = gw_kernel_partial_bytes(x->type, x->redop);
+    flight->codec = op->wire_codec;
+    flight->residual = op->wire_residual;
+    cut(flight);
+    find_spans(flight);
+    plan_steps(flight);
+    hold(flight);
+    if (flight->partial == GWD_STEP_EXPECTED) {
+        flight->partial = GWD_STEP_UNDERWAY;
+        flight->job.work = do_partial;
+        flight->job.on_finished = partial_ended;
+        start_job(flight, &flight->job, gwd_flight_nodes(flight), chunk_bytes(flight));
+    } else if (flight->combines) {
+        partial_is_there(flight);
+    } else {
+        try_final(flight);
+    }
+    if (op->group->status == GW_OK)
+        take_early(flight);
+    else
+        cancel_flight(flight);
+    end_one(flight);
+}
+
+static gwd_wire_flight_t *free_flight(const struct gwd_wire_group *wire) {
+    for (uint32_t i = 0; i < wire->window; i++)
+        if (!wire->flights[i].op)
+            return &wire->flights[i];
+    return NULL;
+}
+
+/* Begins what can begin, in the order of sequence numbers: all nodes have the same chunks under way, so none waits for
+ * one that another node has no flight for. Returns whether the operation after this one may begin. */
+static bool begin_chunks(gwd_op_t *op) {
+    gwd_wire_flight_t *flight;
+
+    if (op->state == GWD_OP_FREE || op->state == GWD_OP_FAILED)
+        return true;
+    if (op->state != GWD_OP_RUNNING)
+        return false;
+    while (op->next_chunk < op->wire_chunks && (flight = free_flight(op->group->wire)) != NULL)
+        begin_chunk(flight, op);
+    return op->next_chunk == op->wire_chunks;
+}
+
+/* What begins may end at once, and come back here. */
+static void go_on(gwd_lane_group_t *group) {
+    struct gwd_wire_group *wire = group->wire;
+
+    wire->go_on_again = true;
+    if (wire->going_on)
+        return;
+    wire->going_on = true;
+    while (wire->go_on_again && group->status == GW_OK) {
+        uint64_t sequence = group->tail;
+
+        wire->go_on_again = false;
+        while (group->status == GW_OK && gwd_op_at(group, sequence)->sequence == sequence &&
+               begin_chunks(gwd_op_at(group, sequence)) && sequence < group->tail + group->credits)
+            sequence++;
+    }
+    wire->going_on = false;
+}
+
+/* Where one node gets the whole chunk of every other, chunks are smaller, so that they find room. */
+static void plan_chunks(gwd_op_t *op) {
+    gwd_exchange_t *x = &op->job.exchange;
+    const struct gwd_wire_group *wire = op->group->wire;
+    uint64_t bytes = wire->chunk_bytes, type_bytes = gw_type_bytes(x->type);
+    uint64_t partial_bytes = gw_kernel_partial_bytes(x->type, x->redop);
+
+    if (x->collective == GW_REDUCE || x->collective == GW_REDUCE_SCATTER) {
+        bytes /= wire->map->n_nodes;
+        bytes = bytes < GWD_CHUNK_BYTES_MIN ? GWD_CHUNK_BYTES_MIN : bytes;
+    }
+    op->next_chunk = 0;
+    op->wire_chunks = gwd_exchange_plan(x, partial_bytes > type_bytes ? bytes / partial_bytes * type_bytes : bytes);
+}
+
+/* The bucket's codec, with its residual where it keeps one. False: no memory. */
+static bool choose_codec(gwd_op_t *op) {
+    const gwd_bucket_t *bucket = op->parts[0].bucket;
+    gw_codec_t codec = bucket->desc.codec;
+
+    op->wire_codec = codec;
+    op->wire_residual = NULL;
+    if (gw_codec_pattern(codec) != GW_CODEC_SHARDED || bucket->desc.count == 0)
+        return true;
+    op->wire_residual = gwd_residual_of(op->group->wire, bucket->fingerprint, bucket->desc.count);
+    return op->wire_residual != NULL;
+}
+
+void gwd_wire_run(gwd_op_t *op) {
+    gwd_lane_group_t *group = op->group;
+
+    op->state = GWD_OP_RUNNING;
+    op->n_flights = 0;
+    group->n_running++;
+    plan_chunks(op);
+    if (!choose_codec(op) || (op->wire_chunks > 0 && !group->wire->flights && !gwd_flights_make(group))) {
+        gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "the daemon has no memory to exchange data with other nodes");
+        return;
+    }
+    if (op->wire_chunks == 0)
+        gwd_lane_op_finished(op);
+    go_on(group);
+}

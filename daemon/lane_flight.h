@@ -1,0 +1,97 @@
+/* lane_flight.h - a chunk that is under way between nodes
+ *
+ * Inner header of lane_flight.c (what happens when) and lane_code.c (what is done with the numbers).
+ */
+#ifndef GWD_LANE_FLIGHT_H
+#define GWD_LANE_FLIGHT_H
+
+#include "codec.h"
+#include "lane_wire.h"
+
+typedef enum gwd_step { GWD_STEP_NONE, GWD_STEP_EXPECTED, GWD_STEP_UNDERWAY, GWD_STEP_ENDED } gwd_step_t;
+
+typedef struct gwd_slot gwd_slot_t;
+
+/* A transfer with one other node. */
+typedef struct gwd_transfer {
+    gwd_pending_t pending; /* first */
+    gwd_slot_t *slot;
+    gwd_step_t step;
+    bool raw; /* not encoded, though others are: there were infinities or NaNs */
+} gwd_transfer_t;
+
+/* What concerns one node: its shard, which nobody has in a collective where another owns all, and the transfers with it. */
+struct gwd_slot {
+    gwd_wire_flight_t *flight;
+    uint32_t node;
+    uint64_t first, count; /* of its shard in the chunk */
+    gwd_transfer_t part_out, part_in, result_out, result_in;
+    gwd_job_t job; /* of the own shard: final; of others: spread */
+    gwd_step_t job_step;
+};
+
+/* What a codec left out of a bucket, to be added next time. */
+struct gwd_residual {
+    struct gwd_residual *next;
+    uint64_t fingerprint, count;
+    float *parts, *results; /* `count` each; of this node's partial results, and of the shards it owns */
+};
+
+struct gwd_wire_flight {
+    gwd_op_t *op; /* NULL: free */
+    uint64_t chunk;
+    gwd_chunk_t at; /* ranks are those of the whole group */
+    uint32_t left, parts_missing;
+    bool combines; /* ranks of several nodes have inputs */
+    gw_codec_t codec;
+    struct gwd_residual *residual; /* NULL: none is kept */
+    uint32_t n_in;                 /* ranks of this node with inputs: `in`, at the chunk */
+    uint32_t n_out;
+    const void **in;
+    void **out;
+    const unsigned char *mine; /* the partial result of this node; NULL: not yet */
+    gwd_step_t partial;
+    gwd_job_t job;          /* partial */
+    gwd_slot_t *slots;      /* n_nodes */
+    uint64_t partial_bytes; /* of one element */
+    /* Areas of `area_bytes` each: this node's partial result; the others' of the own shard, one after the other; both
+     * encoded; the result of the own shard in binary32; and of all shards encoded. */
+    unsigned char *memory, *partials, *parts, *codes, *sum, *results;
+    uint64_t area_bytes;
+};
+
+enum { GWD_FLIGHT_AREAS = 5, GWD_CHUNK_BYTES_MIN = 16384 };
+
+static inline const gwd_exchange_t *gwd_flight_exchange(const gwd_wire_flight_t *flight) {
+    return &flight->op->job.exchange;
+}
+
+static inline uint32_t gwd_flight_nodes(const gwd_wire_flight_t *flight) {
+    return flight->op->group->wire->map->n_nodes;
+}
+
+static inline gwd_slot_t *gwd_flight_own(const gwd_wire_flight_t *flight) {
+    return &flight->slots[flight->op->group->wire->map->own_node];
+}
+
+/* The memory and the size of what travels. */
+typedef struct gwd_load {
+    unsigned char *data;
+    uint64_t bytes;
+} gwd_load_t;
+
+/* lane_flight_memory.c. NULL, or false: no memory. */
+bool gwd_flights_make(gwd_lane_group_t *group);
+struct gwd_residual *gwd_residual_of(struct gwd_wire_group *wire, uint64_t fingerprint, uint64_t count);
+
+/* lane_code.c. The three that compute are done by any thread. */
+bool gwd_code_is_coded(const gwd_wire_flight_t *flight);
+void gwd_code_partial(gwd_wire_flight_t *flight, gwd_slot_t *slot); /* a shard of this node's partial result */
+void gwd_code_final(gwd_wire_flight_t *flight, gwd_slot_t *own);    /* the own shard, into the outputs */
+void gwd_code_spread(gwd_wire_flight_t *flight, gwd_slot_t *slot);  /* a result that came, into the outputs */
+gwd_load_t gwd_code_part_out(const gwd_wire_flight_t *flight, const gwd_slot_t *slot);
+gwd_load_t gwd_code_part_in(const gwd_wire_flight_t *flight, uint32_t node, bool raw);
+gwd_load_t gwd_code_result_out(const gwd_wire_flight_t *flight, bool raw);
+gwd_load_t gwd_code_result_in(const gwd_wire_flight_t *flight, const gwd_slot_t *slot, bool raw);
+
+#endif

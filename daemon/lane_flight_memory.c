@@ -1,0 +1,89 @@
+/* lane_flight_memory.c - what groups on several nodes keep: memory of chunks under way, residuals. See lane_flight.h */
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "lane_flight.h"
+
+enum { SHARD_MORE = GWD_CHUNK_BYTES_MIN }; /* that a shard takes beyond its part of a chunk: rounding, small chunks */
+
+static bool make_flight(gwd_wire_flight_t *flight, uint32_t n_nodes, uint32_t n_ranks, uint64_t area_bytes) {
+    flight->slots = calloc(n_nodes, sizeof(*flight->slots));
+    flight->in = calloc(n_ranks, sizeof(*flight->in));
+    flight->out = calloc(n_ranks, sizeof(*flight->out));
+    flight->memory =
+        mmap(NULL, GWD_FLIGHT_AREAS * area_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (flight->memory == MAP_FAILED)
+        flight->memory = NULL;
+    if (!flight->slots || !flight->in || !flight->out || !flight->memory)
+        return false;
+    flight->area_bytes = area_bytes;
+    flight->partials = flight->memory;
+    flight->parts = flight->partials + area_bytes;
+    flight->codes = flight->parts + area_bytes;
+    flight->sum = flight->codes + area_bytes;
+    flight->results = flight->sum + area_bytes;
+    for (uint32_t i = 0; i < n_nodes; i++) {
+        gwd_slot_t *slot = &flight->slots[i];
+
+        slot->flight = flight;
+        slot->node = i;
+    }
+    return true;
+}
+
+bool gwd_flights_make(gwd_lane_group_t *group) {
+    struct gwd_wire_group *wire = group->wire;
+    uint64_t bytes = (wire->chunk_bytes + (wire->map->n_nodes + 1) * (uint64_t)SHARD_MORE + 4095) / 4096 * 4096;
+
+    wire->flights = calloc(wire->window, sizeof(*wire->flights));
+    for (uint32_t i = 0; wire->flights && i < wire->window; i++)
+        if (!make_flight(&wire->flights[i], wire->map->n_nodes, group->nranks, bytes))
+            return false;
+    return wire->flights != NULL;
+}
+
+static uint64_t residual_bytes(uint64_t count) {
+    return 2 * count * sizeof(float);
+}
+
+/* What was kept of the bucket; at first zeros. Pages are there from their first use on. */
+struct gwd_residual *gwd_residual_of(struct gwd_wire_group *wire, uint64_t fingerprint, uint64_t count) {
+    struct gwd_residual *residual = wire->residuals;
+
+    while (residual && residual->fingerprint != fingerprint)
+        residual = residual->next;
+    if (residual)
+        return residual;
+    residual = calloc(1, sizeof(*residual));
+    if (!residual)
+        return NULL;
+    *residual = (struct gwd_residual){.next = wire->residuals, .fingerprint = fingerprint, .count = count};
+    residual->parts = mmap(NULL, residual_bytes(count), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (residual->parts == MAP_FAILED) {
+        free(residual);
+        return NULL;
+    }
+    residual->results = residual->parts + count;
+    wire->residuals = residual;
+    return residual;
+}
+
+void gwd_wire_free_flights(struct gwd_wire_group *wire) {
+    for (uint32_t i = 0; wire->flights && i < wire->window; i++) {
+        gwd_wire_flight_t *flight = &wire->flights[i];
+
+        if (flight->memory)
+            (void)munmap(flight->memory, GWD_FLIGHT_AREAS * flight->area_bytes); /* cannot fail: it was mapped so */
+        free(flight->slots);
+        free(flight->in);
+        free(flight->out);
+    }
+    free(wire->flights);
+    while (wire->residuals) {
+        struct gwd_residual *residual = wire->residuals;
+
+        wire->residuals = residual->next;
+        (void)munmap(residual->parts, residual_bytes(residual->count));
+        free(residual);
+    }
+}

@@ -1,0 +1,99 @@
+/* lane_wire.h - operations of groups that are on several nodes
+ *
+ * Inner header of lane_wire.c (who is there: announcements, heartbeats, failures) and lane_flight.c (the data).
+ *
+ * When all ranks of this node have submitted an operation it is announced to the other nodes (BEGIN, with its
+ * fingerprint). When all nodes have, it moves in chunks, several at once. A chunk is cut into shards, each owned by one
+ * node: of an all_reduce one shard a node; of other collectives one, owned by the node that has the result or the
+ * input. The nodes with inputs send their partial results to the owner (PART); it combines them in node order and
+ * sends the result to the nodes that want it (RESULT).
+ */
+#ifndef GWD_LANE_WIRE_H
+#define GWD_LANE_WIRE_H
+
+#include "lane_group.h"
+#include "transport.h"
+
+typedef enum gwd_wire_kind {
+    GWD_WIRE_BEGIN = 1, /* sequence, fingerprint, status; payload: the bucket in words, or why it failed */
+    GWD_WIRE_PART,      /* sequence, chunk; payload: a partial result of the receiver's shard */
+    GWD_WIRE_RESULT,    /* sequence, chunk; payload: the sender's shard */
+    GWD_WIRE_FAIL,      /* status; payload: why */
+    GWD_WIRE_ALIVE,
+    GWD_WIRE_BYE, /* sequence: the last of this node, whose ranks have all left in good order */
+} gwd_wire_kind_t;
+
+/* What a message begins with. Little endian, as every host that this runs on. */
+typedef struct gwd_wire_header {
+    uint64_t wire_id;
+    uint64_t sequence, chunk, fingerprint;
+    uint32_t epoch, node, kind, status;
+} gwd_wire_header_t;
+
+/* Something that the transport ends later: the cookie of on_done. */
+typedef struct gwd_pending {
+    void (*ended)(struct gwd_pending *pending, gw_status_t status);
+} gwd_pending_t;
+
+/* What a node has announced. */
+typedef struct gwd_begin {
+    uint64_t sequence, fingerprint;
+    gw_status_t status;
+    char *text; /* malloc; NULL if there was no memory */
+} gwd_begin_t;
+
+typedef struct gwd_peer {
+    gwd_lane_group_t *group;
+    uint32_t node;
+    gwd_link_t *link; /* NULL for this node, and once it has ended */
+    uint64_t heard_ns, said_ns;
+    bool has_left;
+    uint64_t last_sequence; /* of one that has left */
+    gwd_begin_t *begins;    /* GWD_BEGINS * credits, by sequence */
+} gwd_peer_t;
+
+/* A node is at most `credits` operations ahead of this one's window, which is as long again. */
+enum { GWD_BEGINS = 4 };
+
+/* A message that has come before its chunk has begun here. */
+typedef struct gwd_early {
+    struct gwd_early *next;
+    gwd_wire_header_t header;
+    gwd_message_t *message;
+    uint64_t bytes;
+} gwd_early_t;
+
+typedef struct gwd_wire_flight gwd_wire_flight_t;
+
+struct gwd_wire_group {
+    const gwd_group_map_t *map; /* the loop's: not to be looked at once the last rank has been released */
+    uint32_t n_peers;
+    gwd_peer_t *peers; /* n_nodes */
+    gwd_early_t *early;
+    uint32_t n_early;
+    gwd_wire_t *wire;
+    uint32_t n_notes;      /* said and not ended */
+    uint32_t n_last_words; /* of these FAIL and BYE */
+    uint64_t close_ns;     /* when links are ended at the latest, once the group has failed or ended; 0: neither */
+    bool closed, is_over;  /* its links have been ended; and nothing is under way any more */
+    uint64_t chunk_bytes;
+    uint32_t window;
+    bool going_on, go_on_again; /* lane_flight.c: chunks are being begun, and once more */
+    struct gwd_residual *residuals;
+    gwd_wire_flight_t *flights; /* window: all there are, made with the first operation */
+};
+
+/* Sends header and text; the text is copied. */
+void gwd_wire_say(gwd_peer_t *peer, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint, gw_status_t status,
+                  const char *text);
+
+/* Fails the group, since the way to a node is broken. */
+void gwd_wire_lost(gwd_lane_group_t *group, uint32_t node, const char *why);
+
+/* lane_flight.c */
+void gwd_wire_run(gwd_op_t *op);
+void gwd_wire_cancel(gwd_op_t *op); /* its group has failed: nothing new begins */
+void gwd_wire_data(gwd_lane_group_t *group, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message);
+void gwd_wire_free_flights(struct gwd_wire_group *wire);
+
+#endif

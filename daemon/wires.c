@@ -1,0 +1,45 @@
+/* wires.c - the transport of the daemon, and the wires of its groups. See server.h
+ */
+#include <stdio.h>
+
+#include "server.h"
+#include "transport.h"
+
+static gw_status_t open_transport(gwd_server_t *server, char *text) {
+    const gwd_config_t *config = &server->config;
+    gwd_transport_config_t wanted = {.devices = config->wire_devices,
+                                     .transports = config->wire_transports,
+                                     .ports = config->wire_ports,
+                                     .traffic_class = (uint32_t)config->wire_traffic_class,
+                                     .paths = (uint32_t)config->wire_paths};
+
+    return server->transport ? GW_OK : gwd_transport_open(&wanted, &server->transport, text);
+}
+
+gw_status_t gwd_wires_open(gwd_server_t *server, char *text, size_t text_bytes) {
+    char why[GWD_WIRE_TEXT_BYTES] = "";
+    gw_status_t status = server->config.wire_listen[0] ? open_transport(server, why) : GW_OK;
+
+    if (status != GW_OK)
+        snprintf(text, text_bytes, "there is no way to other nodes: %s", why);
+    return status;
+}
+
+gw_status_t gwd_wires_make(gwd_group_t *group, const void **address_out, size_t *bytes_out, char *text) {
+    gwd_server_t *server = group->server;
+    char why[GWD_WIRE_TEXT_BYTES] = "";
+    gw_status_t status = open_transport(server, why);
+
+    if (status == GW_OK && !group->wire)
+        status = gwd_wire_new(server->transport, &gwd_lane_wire_events, server->lanes[group->lane], &group->wire, why);
+    if (status == GW_OK)
+        gwd_wire_address(group->wire, address_out, bytes_out);
+    else
+        snprintf(text, GWD_TEXT_BYTES, "host %s has no way to other nodes: %s", server->host, why);
+    return status;
+}
+
+void gwd_wires_close(gwd_server_t *server) {
+    if (server->transport)
+        gwd_transport_close(server->transport);
+}
