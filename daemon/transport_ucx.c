@@ -101,6 +101,9 @@ static void set_variable(settings_t *settings, const char *variable, const char 
 static void set_all(settings_t *settings, const gwd_transport_config_t *config) {
     char value[16];
 
+    /* An event that closes a connection may be followed, in the same batch, by one of that connection: UCX 1.13 aborts
+     * the process then. One event a batch is none too few, since we come back at once. */
+    set_variable(settings, "UCX_TCP_MAX_POLL", "1", true);
     /* UCX has 8 and 64 KiB. Larger ones mean fewer calls for messages of hundreds of KiB. */
     set_variable(settings, "UCX_TCP_TX_SEG_SIZE", "64k", false);
     set_variable(settings, "UCX_TCP_RX_SEG_SIZE", "256k", false);
