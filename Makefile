@@ -174,7 +174,7 @@ PYTHON_GEN := $(if $(filter protoc,$(HAVE)),$(B)/gen/gradwire_pb2.py)
 
 # ---- targets --------------------------------------------------------------------------------------
 
-.PHONY: all programs tests test test-gpu bench-host bench-gpu bundle install uninstall asan ubsan tsan fuzz fuzz-programs coverage lint \
+.PHONY: all programs tests test test-gpu bench-host bench-gpu bench-nodes bundle install uninstall asan ubsan tsan fuzz fuzz-programs coverage lint \
 	format dist clean help
 
 all: programs tests ## build everything that runs here
@@ -188,6 +188,9 @@ test: all ## run all tests but the fuzzers; TESTS='unit/* simulated-driver/*' fo
 
 test-gpu: all ## run the tests of GPUs, on the GPUs of this host
 	$(Q)BUILD=$(abspath $(B)) tests/run --gpu
+
+bench-nodes: programs ## benchmark daemons in network namespaces beside Gloo, as root; writes $(B)/bench/nodes.json
+	$(Q)BUILD=$(abspath $(B)) bench/run-nodes
 
 bench-host: programs ## benchmark this host's engine beside its peers; writes $(B)/bench/host.json
 	$(Q)BUILD=$(abspath $(B)) bench/run-host

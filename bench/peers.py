@@ -210,13 +210,13 @@ def library_environment(build, **more):
 
 
 class Daemon:
-    """A gradwired of our own on sockets in `folder`."""
+    """A gradwired of our own on sockets in `folder`; `prefix`: a command that runs it."""
 
-    def __init__(self, build, folder, arguments):
+    def __init__(self, build, folder, arguments, prefix=()):
         self.socket = os.path.join(folder, "client.sock")
         self.log_path = os.path.join(folder, "gradwired.log")
         with open(self.log_path, "wb") as log:
-            command = [os.path.join(build, "gradwired"), "--socket-dir", folder, *arguments]
+            command = [*prefix, os.path.join(build, "gradwired"), "--socket-dir", folder, *arguments]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                             env=library_environment(build))
         limit = time.monotonic() + START_SECONDS

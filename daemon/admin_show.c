@@ -361,6 +361,7 @@ static void add_bucket(void *item, void *context) {
     cJSON_AddStringToObject(json, "type", gwd_type_name(bucket->desc.type));
     cJSON_AddStringToObject(json, "redop", gwd_bucket_reduces(bucket) ? gwd_redop_name(bucket->desc.redop) : "none");
     number(json, "count", bucket->desc.count);
+    cJSON_AddStringToObject(json, "codec", gw_codec_name(bucket->desc.codec));
     cJSON_AddNumberToObject(json, "priority", bucket->desc.priority);
     number(json, "matrices", bucket->desc.n_matrices);
     number(json, "rounds", atomic_load_explicit(&bucket->rounds, memory_order_relaxed));

@@ -132,8 +132,8 @@ int gwctl_buffers(const gwctl_options_t *options, const char *const *arguments, 
 }
 
 int gwctl_buckets(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments) {
-    static const char *const headers[] = {">GROUP", ">RANK",  ">BUCKET",   "NAME",      "COLLECTIVE", "TYPE",
-                                          "OP",     ">COUNT", ">PRIORITY", ">MATRICES", ">ROUNDS",    ">LAST ROUND"};
+    static const char *const headers[] = {">GROUP", ">RANK", ">BUCKET",   "NAME",      "COLLECTIVE", "TYPE",       "OP",
+                                          ">COUNT", "CODEC", ">PRIORITY", ">MATRICES", ">ROUNDS",    ">LAST ROUND"};
     cJSON *buckets;
     const cJSON *bucket;
     gwctl_table_t table;
@@ -151,6 +151,7 @@ int gwctl_buckets(const gwctl_options_t *options, const char *const *arguments, 
         gwctl_table_add(&table, gwctl_cell_text(gwctl_text(bucket, "type")));
         gwctl_table_add(&table, gwctl_cell_text(gwctl_text(bucket, "redop")));
         gwctl_table_add(&table, gwctl_cell_count(gwctl_number(bucket, "count")));
+        gwctl_table_add(&table, gwctl_cell_text(gwctl_text(bucket, "codec")));
         gwctl_table_add(&table, gwctl_cell_count(gwctl_number(bucket, "priority")));
         gwctl_table_add(&table, gwctl_cell_count(gwctl_number(bucket, "matrices")));
         gwctl_table_add(&table, gwctl_cell_count(rounds));

@@ -149,14 +149,14 @@ static void begin(uint64_t count) {
     turn();
 }
 
-/* Ids that nobody joins live until a deadline; everything else must end by itself. */
+/* Ids that nobody joins, or could join, live until a deadline; everything else must end by itself. */
 static void settle(void) {
     gwd_group_t *group, *next;
 
     while (server.n_sessions > 0 || server.n_groups > 0) {
         for (group = server.groups; group; group = next) {
             next = group->next;
-            if (group->state == GWD_GROUP_ID)
+            if (group->state == GWD_GROUP_ID || (group->state == GWD_GROUP_FORMING && group->n_members == 0))
                 gwd_group_give_up(group, GW_ERR_BOOTSTRAP, "the input has ended");
         }
         if (server.n_sessions > 0 || server.n_groups > 0)

@@ -181,6 +181,7 @@ def different_codecs_are_a_mismatch():
         ranks = _ready(daemons, [0, 1])
         ranks[0].ok("bucket c g all_reduce f32 sum 1024 b:0 b:0 codec=int8 as=c")
         ranks[1].ok("bucket c g all_reduce f32 sum 1024 b:0 b:0 codec=bf16 as=c")
+        equal([daemon.admin_json("buckets")[-1]["codec"] for daemon in daemons], ["int8", "bf16"], "gwctl's codecs")
         for rank, op in zip(ranks, submit(ranks, "c")):
             rank.expect("GW_ERR_MISMATCH", f"wait g {op} 10000")
             contains(rank.do("check g").text, "int8", "bf16")
