@@ -184,7 +184,7 @@ static cJSON *device_row_json(const gwd_plan_t *plan) {
     number(json, "max_bytes", plan->rows[GWD_PLAN_ROWS - 1].max_bytes);
     cJSON_AddStringToObject(json, "engine", gwd_engine_name(GWD_ENGINE_STAGED));
     cJSON_AddStringToObject(json, "mover", gwd_mover_name(GWD_MOVER_COPY));
-    cJSON_AddStringToObject(json, "codec", gwd_codec_name(GWD_CODEC_NONE));
+    cJSON_AddStringToObject(json, "codec", gw_codec_name(GW_CODEC_NONE));
     number(json, "chunk_bytes", plan->device_chunk_bytes);
     cJSON_AddStringToObject(json, "memory", "device");
     return json;
@@ -200,7 +200,7 @@ static cJSON *plan_json(const gwd_plan_t *plan) {
         number(json, "max_bytes", row->max_bytes);
         cJSON_AddStringToObject(json, "engine", gwd_engine_name(row->engine));
         cJSON_AddStringToObject(json, "mover", gwd_mover_name(row->mover));
-        cJSON_AddStringToObject(json, "codec", gwd_codec_name(row->codec));
+        cJSON_AddStringToObject(json, "codec", gw_codec_name(row->codec));
         number(json, "chunk_bytes", row->chunk_bytes);
         cJSON_AddStringToObject(json, "memory", "host");
         cJSON_AddItemToArray(list, json);

@@ -486,7 +486,8 @@ static bool begin_chunks(gwd_op_t *op) {
         return true;
     if (op->state != GWD_OP_RUNNING)
         return false;
-    while (op->next_chunk < op->wire_chunks && (flight = free_flight(op->group->wire)) != NULL)
+    while (op->group->status == GW_OK && op->next_chunk < op->wire_chunks &&
+           (flight = free_flight(op->group->wire)) != NULL)
         begin_chunk(flight, op);
     return op->next_chunk == op->wire_chunks;
 }

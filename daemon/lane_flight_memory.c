@@ -46,11 +46,12 @@ static uint64_t residual_bytes(uint64_t count) {
     return 2 * count * sizeof(float);
 }
 
-/* What was kept of the bucket; at first zeros. Pages are there from their first use on. */
+/* What was kept of the bucket; at first zeros. Pages are there from their first use on. Not by the fingerprint alone:
+ * whoever finds two buckets of one fingerprint must not make the daemon write past the end of the smaller one's. */
 struct gwd_residual *gwd_residual_of(struct gwd_wire_group *wire, uint64_t fingerprint, uint64_t count) {
     struct gwd_residual *residual = wire->residuals;
 
-    while (residual && residual->fingerprint != fingerprint)
+    while (residual && (residual->fingerprint != fingerprint || residual->count != count))
         residual = residual->next;
     if (residual)
         return residual;

@@ -82,7 +82,7 @@ void gwd_wire_say(gwd_peer_t *peer, gwd_wire_kind_t kind, uint64_t sequence, uin
 
 static void say_to_all(gwd_lane_group_t *group, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint,
                        gw_status_t status, const char *text) {
-    for (uint32_t n = 0; n < group->wire->map->n_nodes; n++)
+    for (uint32_t n = 0; n < group->wire->n_peers; n++)
         gwd_wire_say(&group->wire->peers[n], kind, sequence, fingerprint, status, text);
 }
 
@@ -122,11 +122,12 @@ static void meet(gwd_op_t *op) {
 
     for (uint32_t n = 0; n < wire->map->n_nodes; n++) {
         gwd_peer_t *peer = &wire->peers[n];
-        const gwd_begin_t *begin = begin_at(peer, op->sequence);
+        const gwd_begin_t *begin;
 
         if (n == wire->map->own_node)
             continue;
-        if (!has_begun(peer, op->sequence)) {
+        begin = begin_at(peer, op->sequence);
+        if (begin->sequence != op->sequence) {
             missing++;
         } else if (begin->status != GW_OK || begin->fingerprint != fingerprint) {
             mismatch(op, n, begin);
@@ -243,8 +244,7 @@ static void hear_fail(gwd_peer_t *peer, const gwd_wire_header_t *header, const v
     char *text = copy_text(data, bytes);
 
     peer->has_left = true; /* it says no more, and need not */
-    gwd_lane_group_fail(peer->group,
-                        gw_status_name((gw_status_t)header->status) ? (gw_status_t)header->status : GW_ERR_ABORTED,
+    gwd_lane_group_fail(peer->group, header->status > GW_IN_PROGRESS ? (gw_status_t)header->status : GW_ERR_ABORTED,
                         text ? text : "another node has failed the group");
     free(text);
 }
@@ -334,11 +334,12 @@ gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_map_t *
     wire->window = group->plan.wire_window;
     wire->peers = calloc(map->n_nodes, sizeof(*wire->peers));
     wire->n_peers = wire->peers ? map->n_nodes : 0;
+    for (uint32_t n = 0; n < wire->n_peers; n++) /* all of them first: when one fails, the others are told */
+        wire->peers[n] = (gwd_peer_t){.group = group, .node = n, .heard_ns = now_ns, .said_ns = now_ns};
     for (uint32_t n = 0; n < wire->n_peers; n++) {
         gwd_peer_t *peer = &wire->peers[n];
         gw_status_t status;
 
-        *peer = (gwd_peer_t){.group = group, .node = n, .heard_ns = now_ns, .said_ns = now_ns};
         if (n == map->own_node)
             continue;
         peer->begins = calloc(GWD_BEGINS * (size_t)group->credits, sizeof(*peer->begins));
@@ -400,7 +401,7 @@ static void begin_close(gwd_lane_group_t *group) {
 }
 
 static bool all_have_left(const struct gwd_wire_group *wire) {
-    for (uint32_t n = 0; n < wire->map->n_nodes; n++)
+    for (uint32_t n = 0; n < wire->n_peers; n++)
         if (n != wire->map->own_node && !wire->peers[n].has_left)
             return false;
     return true;
@@ -487,7 +488,7 @@ void gwd_lane_wire_tick(gwd_lane_t *lane, uint64_t now_ns) {
             continue;
         any = true;
         if (group->wire->close_ns == 0)
-            for (uint32_t n = 0; n < group->wire->map->n_nodes && group->status == GW_OK; n++)
+            for (uint32_t n = 0; n < group->wire->n_peers && group->status == GW_OK; n++)
                 check_peer(&group->wire->peers[n], now_ns, silence);
         if (group->wire->close_ns) {
             next_ns = now_ns + 1000000;

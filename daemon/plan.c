@@ -34,8 +34,8 @@ void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, const gwd_plan_config_
     plan_out->wire_chunk_bytes = config->wire_chunk_bytes;
     plan_out->wire_window = config->wire_window;
     plan_out->rows[0] =
-        (gwd_plan_row_t){config->inline_bytes / nranks, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GWD_CODEC_NONE, 0};
-    plan_out->rows[1] = (gwd_plan_row_t){UINT64_MAX, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GWD_CODEC_NONE, chunk_bytes};
+        (gwd_plan_row_t){config->inline_bytes / nranks, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GW_CODEC_NONE, 0};
+    plan_out->rows[1] = (gwd_plan_row_t){UINT64_MAX, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GW_CODEC_NONE, chunk_bytes};
     for (size_t i = 0; i < GWD_PLAN_ROWS; i++) {
         const gwd_plan_row_t *row = &plan_out->rows[i];
 
@@ -72,9 +72,4 @@ const char *gwd_engine_name(gwd_engine_t engine) {
 const char *gwd_mover_name(gwd_mover_t mover) {
     static const char *const names[] = {[GWD_MOVER_SHARED] = "shared", [GWD_MOVER_COPY] = "copy"};
     return names[mover];
-}
-
-const char *gwd_codec_name(gwd_codec_t codec) {
-    static const char *const names[] = {[GWD_CODEC_NONE] = "none"};
-    return names[codec];
 }

@@ -10,16 +10,17 @@
 
 #include <stdint.h>
 
+#include "gradwire.h"
+
 /* Who reduces. A rank's buckets in host memory take `host`; as soon as one rank's is a device's it is `staged`. */
 typedef enum gwd_engine { GWD_ENGINE_HOST, GWD_ENGINE_STAGED } gwd_engine_t;
 typedef enum gwd_mover { GWD_MOVER_SHARED, GWD_MOVER_COPY } gwd_mover_t; /* what carries the bytes */
-typedef enum gwd_codec { GWD_CODEC_NONE } gwd_codec_t;                   /* how they shrink on the wire */
 
 typedef struct gwd_plan_row {
     uint64_t max_bytes; /* of one rank's bucket; UINT64_MAX in the last row */
     gwd_engine_t engine;
     gwd_mover_t mover;
-    gwd_codec_t codec;
+    gw_codec_t codec;     /* between nodes, of buckets that ask for none */
     uint64_t chunk_bytes; /* reduced by the reduce threads in chunks of this size; 0: by the lane, at once */
 } gwd_plan_row_t;
 
@@ -55,6 +56,5 @@ const gwd_plan_row_t *gwd_plan_row(const gwd_plan_t *plan, uint64_t bytes);
 
 const char *gwd_engine_name(gwd_engine_t engine);
 const char *gwd_mover_name(gwd_mover_t mover);
-const char *gwd_codec_name(gwd_codec_t codec);
 
 #endif

@@ -7,8 +7,6 @@
 
 #include "host/isa.h"
 
-__extension__ typedef __int128 gw_int128_t;
-
 enum { GW_BLOCK_ELEMENTS = 512 };
 
 static void add_block(gw_type_t type, double *sum, const void *in, size_t at, size_t count) {
@@ -52,7 +50,7 @@ static void average_small_block(gw_type_t type, const gw_kernel_job_t *job, size
         store_block(type, sum, job->out[j], at, count);
 }
 
-static int64_t half_even(gw_int128_t sum, int64_t n) {
+int64_t gw_kernel_half_even(gw_int128_t sum, int64_t n) {
     gw_int128_t quotient = sum / n;
     int64_t twice = 2 * (int64_t)(sum % n);
     if (twice > n || (twice == n && quotient % 2 != 0))
@@ -69,7 +67,7 @@ static void average_i64_block(const gw_kernel_job_t *job, size_t at, size_t coun
             sum[i] += ((const int64_t *)job->in[r])[at + i];
     int64_t average[GW_BLOCK_ELEMENTS];
     for (size_t i = 0; i < count; i++)
-        average[i] = half_even(sum[i], job->n_in);
+        average[i] = gw_kernel_half_even(sum[i], job->n_in);
     for (unsigned j = 0; j < job->n_out; j++)
         memcpy((int64_t *)job->out[j] + at, average, count * sizeof(average[0]));
 }

@@ -35,6 +35,10 @@ extern const gw_kernel_form_t gw_kernel_form_base;
 /* GW_AVG of integers, the same in every form. */
 void gw_kernel_average_integers(gw_type_t type, const gw_kernel_job_t *job);
 
+/* The quotient of a sum and a number of ranks, rounded half to even. */
+__extension__ typedef __int128 gw_int128_t;
+int64_t gw_kernel_half_even(gw_int128_t sum, int64_t n);
+
 /* For tests: the forms of this build, best first, ended by NULL. */
 const gw_kernel_form_t *const *gw_kernel_forms(void);
 

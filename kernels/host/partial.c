@@ -6,8 +6,6 @@
 
 #include "host/isa.h"
 
-__extension__ typedef __int128 gw_int128_t;
-
 enum { BLOCK = 1024 }; /* elements */
 
 static bool is_half(gw_type_t type) {
@@ -139,17 +137,6 @@ static void sum_integers(gw_type_t type, const void *const *in, unsigned n_in, v
     }
 }
 
-static int64_t half_even(gw_int128_t sum, int64_t n) {
-    gw_int128_t quotient = sum / n;
-    int64_t twice = 2 * (int64_t)(sum % n);
-
-    if (twice > n || (twice == n && quotient % 2 != 0))
-        quotient++;
-    if (twice < -n || (twice == -n && quotient % 2 != 0))
-        quotient--;
-    return (int64_t)quotient;
-}
-
 static void average_integers(gw_type_t type, const void *const *in, unsigned n_in, unsigned n_ranks, void *const *out,
                              unsigned n_out, size_t count) {
     size_t bytes = gw_type_bytes(type);
@@ -165,7 +152,7 @@ static void average_integers(gw_type_t type, const void *const *in, unsigned n_i
                 part = ((const int64_t *)in[r])[i];
             sum += part;
         }
-        average = half_even(sum, n_ranks);
+        average = gw_kernel_half_even(sum, n_ranks);
         for (unsigned j = 0; j < n_out; j++) /* the low bytes come first: little endian */
             memcpy((unsigned char *)out[j] + i * bytes, &average, bytes);
     }
