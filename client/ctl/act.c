@@ -55,14 +55,13 @@ int gwctl_version(const gwctl_options_t *options, const char *const *arguments, 
         bool good = cJSON_AddStringToObject(document, "gwctl", gw_version()) != NULL &&
                     (code == GWCTL_OK ? cJSON_AddStringToObject(document, "gradwired", connection.version)
                                       : cJSON_AddNullToObject(document, "gradwired")) != NULL;
-        char *text = good ? cJSON_PrintUnformatted(document) : NULL;
-        cJSON_Delete(document);
-        if (text == NULL) {
-            fprintf(stderr, "gwctl: out of memory\n");
-            return GWCTL_FAILED;
+        if (!good) {
+            cJSON_Delete(document);
+            document = NULL;
         }
-        puts(text);
-        free(text);
+        int printed = gwctl_print_json(document);
+        if (printed != GWCTL_OK)
+            return printed;
     } else {
         printf("gwctl      %s\n", gw_version());
         if (code == GWCTL_OK)

@@ -172,15 +172,11 @@ static int print_json(const gwctl_report_t *report) {
     bool good = array != NULL;
     for (size_t i = 0; i < report->count && good; i++)
         good = cJSON_AddItemToArray(array, gwctl_check_to_json(&report->checks[i]));
-    char *text = good ? cJSON_PrintUnformatted(array) : NULL;
-    cJSON_Delete(array);
-    if (text == NULL) {
-        fprintf(stderr, "gwctl: out of memory\n");
-        return GWCTL_FAILED;
+    if (!good) {
+        cJSON_Delete(array);
+        array = NULL;
     }
-    puts(text);
-    free(text);
-    return GWCTL_OK;
+    return gwctl_print_json(array);
 }
 
 static void print_report(const gwctl_report_t *report) {

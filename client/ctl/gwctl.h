@@ -146,6 +146,9 @@ void gwctl_print_pair(const char *name, const char *value);
 /* Prints text of others on stdout, harmless. */
 void gwctl_print_text(const char *text);
 
+/* Prints a document on one line and deletes it. NULL: there was no memory for it. Returns an exit code. */
+int gwctl_print_json(cJSON *document);
+
 /* Ends the output: GWCTL_FAILED, with a complaint, when stdout took not all of it. */
 int gwctl_finish(int code);
 

@@ -165,19 +165,6 @@ static int print_links(const gwctl_links_t *links) {
     return code;
 }
 
-static int print_json(const gwctl_links_t *links) {
-    cJSON *document = gwctl_links_to_json(links);
-    char *text = document != NULL ? cJSON_PrintUnformatted(document) : NULL;
-    cJSON_Delete(document);
-    if (text == NULL) {
-        fprintf(stderr, "gwctl: out of memory\n");
-        return GWCTL_FAILED;
-    }
-    puts(text);
-    free(text);
-    return GWCTL_OK;
-}
-
 /* ---- the command -------------------------------------------------------------------------------- */
 
 static void wait_s(double seconds) {
@@ -201,7 +188,7 @@ static int sample(const gwctl_options_t *options, gwctl_links_t *links_out) {
 static int print(const gwctl_options_t *options, const gwctl_links_t *links) {
     bool again = options->watch_s > 0;
     if (options->json)
-        return print_json(links);
+        return gwctl_print_json(gwctl_links_to_json(links));
     if (again && isatty(STDOUT_FILENO))
         fputs("\033[H\033[2J", stdout);
     int code = print_links(links);

@@ -183,3 +183,15 @@ int gwctl_finish(int code) {
     fprintf(stderr, "gwctl: the output cannot be written: %s\n", strerror(errno));
     return code != GWCTL_OK ? code : GWCTL_FAILED;
 }
+
+int gwctl_print_json(cJSON *document) {
+    char *text = document != NULL ? cJSON_PrintUnformatted(document) : NULL;
+    cJSON_Delete(document);
+    if (text == NULL) {
+        fprintf(stderr, "gwctl: out of memory\n");
+        return GWCTL_FAILED;
+    }
+    puts(text);
+    free(text);
+    return GWCTL_OK;
+}

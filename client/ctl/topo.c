@@ -246,19 +246,6 @@ static int print_topo(const gwctl_topo_t *topo) {
     return topo->measured ? print_copies(topo) : GWCTL_OK;
 }
 
-static int print_json(const gwctl_topo_t *topo) {
-    cJSON *document = gwctl_topo_to_json(topo);
-    char *text = document != NULL ? cJSON_PrintUnformatted(document) : NULL;
-    cJSON_Delete(document);
-    if (text == NULL) {
-        fprintf(stderr, "gwctl: out of memory\n");
-        return GWCTL_FAILED;
-    }
-    puts(text);
-    free(text);
-    return GWCTL_OK;
-}
-
 /* ---- the command -------------------------------------------------------------------------------- */
 
 int gwctl_topo(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments) {
@@ -276,7 +263,7 @@ int gwctl_topo(const gwctl_options_t *options, const char *const *arguments, siz
         measure(api, &topo);
     alarm(0);
     if (options->json)
-        code = print_json(&topo);
+        code = gwctl_print_json(gwctl_topo_to_json(&topo));
     else if (found)
         code = print_topo(&topo);
     if (topo.reason[0] != '\0' && !options->json)
