@@ -49,7 +49,9 @@ endif
 HAVE := $(shell $(PKG_CONFIG) --exists openblas zlib && echo demo; $(PKG_CONFIG) --exists libpng && echo png; \
 	command -v $(MPICC) >/dev/null && echo mpi; command -v $(PROTOC) >/dev/null && echo protoc)
 ifneq ($(CUDA),0)
-CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
+ifndef CUDA_HOME
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
+endif
 HAVE += $(if $(wildcard $(CUDA_HOME)/include/cuda.h),cuda)
 endif
 endif

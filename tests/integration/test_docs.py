@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tempfile
 
 from ranks import PATIENCE_S, check, contains, equal, gwtest, main, program
 
@@ -23,6 +24,16 @@ def the_README_names_scripts_that_can_be_run():
     for script in ("scripts/demo", "scripts/test"):
         contains(readme, script)
         check(os.access(os.path.join(gwtest.ROOT, script), os.X_OK), f"{script} cannot be run")
+
+
+def a_host_without_a_CUDA_toolkit_can_build():
+    """Nobody names a toolkit here, and no nvcc is on the PATH, as on most hosts that the README is for."""
+    with tempfile.TemporaryDirectory(prefix="gw-test-") as folder:
+        result = subprocess.run(["make", "-n", f"B={folder}/build", "programs"], cwd=gwtest.ROOT, capture_output=True,
+                                text=True, env={"PATH": "/usr/bin:/bin"}, timeout=PATIENCE_S, check=False)
+    check(result.returncode == 0, f"make ends with {result.returncode}: {result.stderr[:300]}")
+    contains(result.stdout, "daemon/main.c")
+    check("nvcc" not in result.stdout and "daemon/cuda/" not in result.stdout, "it would build what needs CUDA")
 
 
 def the_example_configuration_is_what_the_daemon_prints():
