@@ -104,6 +104,11 @@ static void set_all(settings_t *settings, const gwd_transport_config_t *config) 
     /* An event that closes a connection may be followed, in the same batch, by one of that connection: UCX 1.13 aborts
      * the process then. One event a batch is none too few, since we come back at once. */
     set_variable(settings, "UCX_TCP_MAX_POLL", "1", true);
+    /* Without memory hooks UCX has no cache of registrations, and versions up to 1.18 at least crash when they end a
+     * rendezvous that has packed a remote key (openucx/ucx#11467): so large payloads go by active messages too. The
+     * newer protocols of 1.16 on pack keys in any case. */
+    set(settings, "PROTO_ENABLE", "n");
+    set(settings, "RNDV_SCHEME", "am");
     /* UCX has 8 and 64 KiB. Larger ones mean fewer calls for messages of hundreds of KiB. */
     set_variable(settings, "UCX_TCP_TX_SEG_SIZE", "64k", false);
     set_variable(settings, "UCX_TCP_RX_SEG_SIZE", "256k", false);
