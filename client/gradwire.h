@@ -306,7 +306,8 @@ typedef struct gw_bucket_desc {
 /* Declares a bucket with the daemon.
  * Ownership: end it with gw_bucket_free; gw_group_free ends what is left.  Blocking: a round trip.
  * Errors: GW_ERR_INVALID_ARGUMENT, GW_ERR_NOT_FOUND (memory in no buffer), GW_ERR_SPAN, GW_ERR_QUOTA,
- * GW_ERR_UNSUPPORTED (device memory in a group on several nodes). */
+ * GW_ERR_UNSUPPORTED (a codec that the operation cannot have). In a group on several nodes GW_ERR_QUOTA can also mean the
+ * arena of a device, device.wire_bytes. */
 GW_API gw_status_t gw_bucket_create(gw_group_t *group, const gw_bucket_desc_t *desc, gw_bucket_t **bucket_out);
 
 /* Ends a bucket; it must have no unfinished operation. Errors: GW_ERR_BUSY.

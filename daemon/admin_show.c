@@ -72,6 +72,11 @@ static void add_totals(cJSON *json, const gwd_server_t *server) {
     number(json, "buckets", buckets);
 }
 
+/* Of one device. */
+static uint64_t arenas_bytes(const gwd_config_t *config) {
+    return (uint64_t)config->device_arena_bytes + (config->wire_listen[0] ? (uint64_t)config->device_wire_bytes : 0);
+}
+
 static cJSON *devices_json(const gwd_server_t *server) {
     cJSON *list = cJSON_CreateArray();
 
@@ -82,7 +87,7 @@ static cJSON *devices_json(const gwd_server_t *server) {
         foreign(json, "uuid", device->uuid);
         cJSON_AddStringToObject(json, "state", atomic_load(&device->failed) ? "failed" : open ? "open" : "closed");
         number(json, "context_bytes", open ? atomic_load(&device->context_bytes) : 0);
-        number(json, "arena_bytes", open ? (uint64_t)server->config.device_arena_bytes : 0);
+        number(json, "arena_bytes", open ? arenas_bytes(&server->config) : 0);
         number(json, "buffers", device->refs);
         number(json, "buffer_bytes", device->imported);
         cJSON_AddItemToArray(list, json);

@@ -52,7 +52,28 @@ static gw_status_t new_streams(gwd_device_t *device, gwd_copies_t **copies_out, 
     return GW_OK;
 }
 
+static gw_status_t new_arena(gwd_device_t *device, gwd_arena_t *arena, uint64_t bytes, uint64_t block_bytes, char *text,
+                             size_t text_bytes) {
+    gw_status_t status = gwd_arena_init(arena, bytes, block_bytes, device->node, text, text_bytes);
+
+    if (status != GW_OK)
+        return status;
+    status = device->backend->pin(device->context, arena->base, arena->bytes, text, text_bytes);
+    if (status != GW_OK)
+        gwd_arena_fini(arena);
+    return status;
+}
+
+/* One that was not made is left alone. */
+static void free_arena(gwd_device_t *device, gwd_arena_t *arena) {
+    if (!arena->base)
+        return;
+    device->backend->unpin(device->context, arena->base);
+    gwd_arena_fini(arena);
+}
+
 static gw_status_t open_locked(gwd_device_t *device, char *text, size_t text_bytes) {
+    const gwd_config_t *config = &device->server->config;
     uint64_t context_bytes;
     gw_status_t status = load_backend(device, text, text_bytes);
 
@@ -60,16 +81,18 @@ static gw_status_t open_locked(gwd_device_t *device, char *text, size_t text_byt
         status = device->backend->open(device->uuid, &device->context, &device->node, &context_bytes, text, text_bytes);
     if (status != GW_OK)
         return status;
-    status = gwd_arena_init(&device->arena, (uint64_t)device->server->config.device_arena_bytes,
-                            (uint64_t)device->server->config.device_chunk_bytes, device->node, text, text_bytes);
+    status = new_arena(device, &device->arena, (uint64_t)config->device_arena_bytes,
+                       (uint64_t)config->device_chunk_bytes, text, text_bytes);
     if (status != GW_OK)
         goto err_context;
-    status = device->backend->pin(device->context, device->arena.base, device->arena.bytes, text, text_bytes);
+    if (config->wire_listen[0])
+        status = new_arena(device, &device->wire_arena, (uint64_t)config->device_wire_bytes,
+                           (uint64_t)config->wire_chunk_bytes, text, text_bytes);
     if (status != GW_OK)
         goto err_arena;
     status = new_streams(device, &device->in, text, text_bytes);
     if (status != GW_OK)
-        goto err_pin;
+        goto err_wire_arena;
     status = new_streams(device, &device->out, text, text_bytes);
     if (status != GW_OK)
         goto err_in;
@@ -82,10 +105,10 @@ static gw_status_t open_locked(gwd_device_t *device, char *text, size_t text_byt
 
 err_in:
     free_streams(device->in, device->n_lanes);
-err_pin:
-    device->backend->unpin(device->context, device->arena.base);
+err_wire_arena:
+    free_arena(device, &device->wire_arena);
 err_arena:
-    gwd_arena_fini(&device->arena);
+    free_arena(device, &device->arena);
 err_context:
     device->backend->close(device->context);
     device->context = NULL;
@@ -96,8 +119,8 @@ static void close_locked(gwd_device_t *device) {
     device->close_due = false;
     free_streams(device->in, device->n_lanes);
     free_streams(device->out, device->n_lanes);
-    device->backend->unpin(device->context, device->arena.base);
-    gwd_arena_fini(&device->arena);
+    free_arena(device, &device->wire_arena);
+    free_arena(device, &device->arena);
     device->backend->close(device->context);
     device->context = NULL;
     atomic_store(&device->is_open, false);

@@ -43,6 +43,7 @@ typedef struct gwd_device {
     gwd_context_t *context; /* NULL: not open */
     bool close_due;         /* whoever has `opening` first closes it */
     gwd_arena_t arena;
+    gwd_arena_t wire_arena; /* of groups on several nodes; empty where there can be none. See wire_blocks.h */
     gwd_copies_t *in, *out; /* to the arena and from it; one each a lane */
     uint32_t n_lanes;
     int node;

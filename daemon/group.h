@@ -69,8 +69,9 @@ typedef struct gwd_member {
     uint32_t handle;  /* within the session */
     uint32_t request; /* GroupJoin or GroupSplit to be answered, then GroupLeave; 0: none */
     gw_slots_header_t *slots;
-    int slots_fd, channel_fd; /* the rank's own ends, until it is told; else -1 */
-    gwd_table_t buckets;      /* gwd_bucket_t */
+    int slots_fd, channel_fd;            /* the rank's own ends, until it is told; else -1 */
+    gwd_table_t buckets;                 /* gwd_bucket_t */
+    struct gwd_wire_blocks *wire_blocks; /* one for each device that its buckets are on, in a group on several nodes */
     bool leaving;
     uint32_t split_request; /* 0: none */
     int32_t color, key;

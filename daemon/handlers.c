@@ -243,15 +243,7 @@ static void finish_bucket(session_t *session) {
     status = gwd_bucket_new(desc, member->rank, member->group->nranks, &bucket, text, sizeof(text));
     if (status == GW_OK) {
         desc->matrices = NULL; /* the bucket has them */
-        if (member->group->map && (bucket->send_device || bucket->recv_device)) {
-            snprintf(text, sizeof(text),
-                     "bucket '%s': its memory is a device's, and the group is on several nodes, which "
-                     "exchange host memory only; use gw_buffer_alloc, or device.stream_bytes above its size",
-                     desc->name);
-            status = GW_ERR_UNSUPPORTED;
-        } else {
-            status = gwd_member_add_bucket(member, bucket, text, sizeof(text));
-        }
+        status = gwd_member_add_bucket(member, bucket, text, sizeof(text));
         if (status != GW_OK)
             gwd_bucket_free(bucket);
         else

@@ -150,10 +150,15 @@ static void read_channel(gwd_lane_t *lane, gwd_lane_rank_t *rank) {
     gwd_lane_unstall(rank->group);
 }
 
+/* Copies end all the time, and nobody else starts the next ones. */
+static bool copies_go_on(const gwd_lane_t *lane) {
+    return lane->staged || lane->copying || lane->copies_due;
+}
+
 /* Works along while jobs are out. Returns whether there may be more to do, so that the lane only looks at
  * its channels and does not sleep. */
 static bool help(gwd_lane_t *lane) {
-    if (lane->staged) { /* copies end all the time, and nobody else starts the next ones */
+    if (copies_go_on(lane)) {
         if (!lane->copying)
             (void)gwd_reduce_help(lane->reduce);
         return true;
@@ -201,7 +206,7 @@ static int wait_events(gwd_lane_t *lane, struct epoll_event *events) {
         if (!busy && now_ns >= lane->awake_until_ns && gwd_lane_wire_arm(lane))
             break;
         (void)sched_yield(); /* cannot fail */
-        if (lane->staged || lane->waiting)
+        if (copies_go_on(lane) || lane->waiting)
             return 0; /* there is more to look at than channels */
     }
     timeout.tv_sec = (time_t)(wait_ns / 1000000000u);
@@ -244,8 +249,10 @@ static void turn(gwd_lane_t *lane) {
     }
     if (lane->waiting)
         gwd_lane_poll_waiting(lane);
-    if (lane->staged) {
+    if (copies_go_on(lane)) {
         take_finished(lane); /* without the way through the kernel */
+        gwd_lane_poll_copies(lane);
+        gwd_lane_wire_copies_turn(lane);
         gwd_lane_staged_turn(lane);
     }
     if (lane->next_check_ns && gwd_now_ns() >= lane->next_check_ns)

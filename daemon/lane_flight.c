@@ -6,6 +6,7 @@
  *   final     the partial results of the own shard are combined, into the outputs of this node's ranks
  *   RESULT    the own shard goes to the other nodes; theirs come in, into the output of the first rank that wants them
  *   spread    and are copied to the other ranks'
+ * Before the first the inputs of devices are copied to the host, and the results back after the last.
  * `left` counts what has not ended; the chunk ends with the last.
  */
 #include <stdio.h>
@@ -30,6 +31,12 @@ static void end_one(gwd_wire_flight_t *flight) {
 
     if (--flight->left > 0)
         return;
+    if (!flight->is_going_out && group->status == GW_OK) {
+        flight->is_going_out = true;
+        flight->left = 1;
+        gwd_flight_copy(flight, false, end_one);
+        return;
+    }
     flight->op = NULL;
     op->n_flights--;
     if (op->n_flights == 0 && (op->next_chunk == op->wire_chunks || group->status != GW_OK))
@@ -126,7 +133,7 @@ static uint64_t chunk_bytes(const gwd_wire_flight_t *flight) {
 
 /* ---- sending and receiving ------------------------------------------------------------------------------ */
 
-static void send(gwd_slot_t *slot, gwd_transfer_t *transfer, gwd_wire_kind_t kind, gwd_load_t load, bool raw) {
+static void send_load(gwd_slot_t *slot, gwd_transfer_t *transfer, gwd_wire_kind_t kind, gwd_load_t load, bool raw) {
     gwd_wire_flight_t *flight = slot->flight;
     gwd_lane_group_t *group = flight->op->group;
     const gwd_wire_header_t header = {.wire_id = group->wire->map->wire_id,
@@ -175,15 +182,16 @@ static void final_ended(gwd_job_t *job) {
     slot->job_step = GWD_STEP_ENDED;
     for (uint32_t i = 0; i < gwd_flight_nodes(flight); i++)
         if (flight->slots[i].result_out.step == GWD_STEP_EXPECTED)
-            send(&flight->slots[i], &flight->slots[i].result_out, GWD_WIRE_RESULT,
-                 gwd_code_result_out(flight, slot->result_out.raw), slot->result_out.raw);
+            send_load(&flight->slots[i], &flight->slots[i].result_out, GWD_WIRE_RESULT,
+                      gwd_code_result_out(flight, slot->result_out.raw), slot->result_out.raw);
     end_one(flight);
 }
 
 static void try_final(gwd_wire_flight_t *flight) {
     gwd_slot_t *own = gwd_flight_own(flight);
 
-    if (own->job_step != GWD_STEP_EXPECTED || flight->parts_missing > 0 || flight->partial == GWD_STEP_UNDERWAY)
+    if (own->job_step != GWD_STEP_EXPECTED || flight->parts_missing > 0 || flight->inputs_missing ||
+        flight->partial == GWD_STEP_UNDERWAY)
         return;
     own->job_step = GWD_STEP_UNDERWAY;
     own->job.work = do_final;
@@ -244,7 +252,7 @@ static void partial_is_there(gwd_wire_flight_t *flight) {
         gwd_slot_t *slot = &flight->slots[i];
 
         if (slot->part_out.step == GWD_STEP_EXPECTED)
-            send(slot, &slot->part_out, GWD_WIRE_PART, gwd_code_part_out(flight, slot), slot->part_out.raw);
+            send_load(slot, &slot->part_out, GWD_WIRE_PART, gwd_code_part_out(flight, slot), slot->part_out.raw);
     }
     try_final(flight);
 }
@@ -384,22 +392,6 @@ static void cut(gwd_wire_flight_t *flight) {
     }
 }
 
-/* The spans of this node's ranks, at the chunk. */
-static void find_spans(gwd_wire_flight_t *flight) {
-    const gwd_op_t *op = flight->op;
-    const gwd_chunk_t *at = &flight->at;
-
-    flight->n_in = flight->n_out = 0;
-    for (uint32_t i = 0; i < op->group->nranks; i++) {
-        uint32_t rank = op->group->ranks[i].info.rank;
-
-        if (rank >= at->first_in && rank - at->first_in < at->n_in)
-            flight->in[flight->n_in++] = (const unsigned char *)op->parts[i].bucket->send + at->in_bytes;
-        if (rank >= at->first_out && rank - at->first_out < at->n_out)
-            flight->out[flight->n_out++] = (unsigned char *)op->parts[i].bucket->recv + at->out_bytes;
-    }
-}
-
 static void plan_steps(gwd_wire_flight_t *flight) {
     const gwd_exchange_t *x = gwd_flight_exchange(flight);
     uint32_t n = gwd_flight_nodes(flight);
@@ -438,6 +430,22 @@ static void plan_steps(gwd_wire_flight_t *flight) {
         expect(flight, &flight->partial);
 }
 
+/* Those of devices, too. */
+static void inputs_are_there(gwd_wire_flight_t *flight) {
+    flight->inputs_missing = false;
+    if (flight->partial == GWD_STEP_EXPECTED) {
+        flight->partial = GWD_STEP_UNDERWAY;
+        flight->job.work = do_partial;
+        flight->job.on_finished = partial_ended;
+        start_job(flight, &flight->job, gwd_flight_nodes(flight), chunk_bytes(flight));
+    } else if (flight->combines) {
+        partial_is_there(flight);
+    } else {
+        try_final(flight);
+    }
+    end_one(flight); /* it was held for them */
+}
+
 static void begin_chunk(gwd_wire_flight_t *flight, gwd_op_t *op) {
     const gwd_exchange_t *x = &op->job.exchange;
 
@@ -450,19 +458,13 @@ static void begin_chunk(gwd_wire_flight_t *flight, gwd_op_t *op) {
     flight->codec = op->wire_codec;
     flight->residual = op->wire_residual;
     cut(flight);
-    find_spans(flight);
+    gwd_flight_find_spans(flight);
     plan_steps(flight);
     hold(flight);
-    if (flight->partial == GWD_STEP_EXPECTED) {
-        flight->partial = GWD_STEP_UNDERWAY;
-        flight->job.work = do_partial;
-        flight->job.on_finished = partial_ended;
-        start_job(flight, &flight->job, gwd_flight_nodes(flight), chunk_bytes(flight));
-    } else if (flight->combines) {
-        partial_is_there(flight);
-    } else {
-        try_final(flight);
-    }
+    hold(flight); /* until its inputs are there */
+    flight->is_going_out = false;
+    flight->inputs_missing = true;
+    gwd_flight_copy(flight, true, inputs_are_there);
     if (op->group->status == GW_OK)
         take_early(flight);
     else
@@ -550,6 +552,8 @@ void gwd_wire_run(gwd_op_t *op) {
         gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "the daemon has no memory to exchange data with other nodes");
         return;
     }
+    if (gwd_lane_is_staged(op))
+        atomic_fetch_add_explicit(&group->counters->staged, 1, memory_order_relaxed);
     if (op->wire_chunks == 0)
         gwd_lane_op_finished(op);
     go_on(group);

@@ -1,11 +1,13 @@
 /* lane_flight.h - a chunk that is under way between nodes
  *
- * Inner header of lane_flight.c (what happens when) and lane_code.c (what is done with the numbers).
+ * Inner header of lane_flight.c (what happens when), lane_code.c (what is done with the numbers) and
+ * lane_flight_copy.c (copies from and to devices).
  */
 #ifndef GWD_LANE_FLIGHT_H
 #define GWD_LANE_FLIGHT_H
 
 #include "codec.h"
+#include "lane_copy.h"
 #include "lane_wire.h"
 
 typedef enum gwd_step { GWD_STEP_NONE, GWD_STEP_EXPECTED, GWD_STEP_UNDERWAY, GWD_STEP_ENDED } gwd_step_t;
@@ -41,15 +43,24 @@ struct gwd_wire_flight {
     gwd_op_t *op; /* NULL: free */
     uint64_t chunk;
     gwd_chunk_t at; /* ranks are those of the whole group */
+    uint32_t index; /* among the group's */
     uint32_t left, parts_missing;
     bool combines; /* ranks of several nodes have inputs */
     gw_codec_t codec;
     struct gwd_residual *residual; /* NULL: none is kept */
     uint32_t n_in;                 /* ranks of this node with inputs: `in`, at the chunk */
-    uint32_t n_out;
+    uint32_t n_out;                /* where results go on this node: `out`; one for all devices */
     const void **in;
     void **out;
-    const unsigned char *mine; /* the partial result of this node; NULL: not yet */
+    void *result;          /* that of the devices; NULL: there is none */
+    gwd_copying_t copying; /* inputs from devices, and later results to them */
+    bool copies_in;        /* which of the two */
+    bool inputs_missing;   /* the former have not ended */
+    bool is_going_out;     /* the latter have begun */
+    uint32_t n_copies;
+    void (*copied)(struct gwd_wire_flight *flight);
+    struct gwd_wire_flight *next_due; /* in the lane's list of those that wait to be copied */
+    const unsigned char *mine;        /* the partial result of this node; NULL: not yet */
     gwd_step_t partial;
     gwd_job_t job;          /* partial */
     gwd_slot_t *slots;      /* n_nodes */
@@ -83,6 +94,13 @@ typedef struct gwd_load {
 /* lane_flight_memory.c. NULL, or false: no memory. */
 bool gwd_flights_make(gwd_lane_group_t *group);
 struct gwd_residual *gwd_residual_of(struct gwd_wire_group *wire, uint64_t fingerprint, uint64_t count);
+
+/* lane_flight_copy.c. */
+void gwd_flight_find_spans(gwd_wire_flight_t *flight); /* of this node's ranks, for the CPU, at the chunk */
+
+/* Copies the inputs from devices, or the results to them, and calls `copied`, also when the group has failed; at once
+ * when there is nothing to copy. */
+void gwd_flight_copy(gwd_wire_flight_t *flight, bool in, void (*copied)(gwd_wire_flight_t *flight));
 
 /* lane_code.c. The three that compute are done by any thread. */
 bool gwd_code_is_coded(const gwd_wire_flight_t *flight);

@@ -6,7 +6,9 @@
 
 enum { SHARD_MORE = GWD_CHUNK_BYTES_MIN }; /* that a shard takes beyond its part of a chunk: rounding, small chunks */
 
-static bool make_flight(gwd_wire_flight_t *flight, uint32_t n_nodes, uint32_t n_ranks, uint64_t area_bytes) {
+static bool make_flight(gwd_wire_flight_t *flight, uint32_t index, uint32_t n_nodes, uint32_t n_ranks,
+                        uint64_t area_bytes) {
+    flight->index = index;
     flight->slots = calloc(n_nodes, sizeof(*flight->slots));
     flight->in = calloc(n_ranks, sizeof(*flight->in));
     flight->out = calloc(n_ranks, sizeof(*flight->out));
@@ -37,7 +39,7 @@ bool gwd_flights_make(gwd_lane_group_t *group) {
 
     wire->flights = calloc(wire->window, sizeof(*wire->flights));
     for (uint32_t i = 0; wire->flights && i < wire->window; i++)
-        if (!make_flight(&wire->flights[i], wire->map->n_nodes, group->nranks, bytes))
+        if (!make_flight(&wire->flights[i], i, wire->map->n_nodes, group->nranks, bytes))
             return false;
     return wire->flights != NULL;
 }

@@ -112,17 +112,19 @@ struct gwd_lane {
     gwd_lane_group_t *groups;
     gwd_lane_group_t *ended;          /* freed at the end of the turn: events of this turn may point into them */
     gwd_op_t *waiting, *last_waiting; /* operations whose inputs are not ready: polled */
-    gwd_op_t *staged;           /* operations that run in chunks, by priority; while there are some it never sleeps */
-    uint64_t staged_turn;       /* counts turns of those */
-    struct gwd_copies *copying; /* streams with copies under way */
-    gwd_op_t *saver;            /* holds some blocks, and waits for more; NULL: none on this lane */
-    uint32_t copies_reserved;   /* that flights may have under way, at most GWD_STREAM_DEPTH */
-    uint64_t awake_until_ns;    /* until then it looks for more instead of sleeping */
-    uint32_t n_running;         /* jobs that have not come back */
-    uint64_t next_check_ns;     /* when to look for late ranks; 0: nobody waits */
-    uint32_t n_wires;           /* groups on several nodes */
-    char wire_mark;             /* its address stands for their wires in epoll */
-    uint64_t next_alive_ns;     /* when to look after other nodes; 0: there are none */
+    gwd_op_t *staged; /* operations that run in chunks, by priority; while there are some it never sleeps */
+    struct gwd_wire_flight *copies_due; /* chunks of groups on several nodes whose copies wait for room, the first comes
+                                           first */
+    uint64_t staged_turn;               /* counts turns of those */
+    struct gwd_copies *copying;         /* streams with copies under way */
+    gwd_op_t *saver;                    /* holds some blocks, and waits for more; NULL: none on this lane */
+    uint32_t copies_reserved;           /* that may be under way, at most GWD_STREAM_DEPTH */
+    uint64_t awake_until_ns;            /* until then it looks for more instead of sleeping */
+    uint32_t n_running;                 /* jobs that have not come back */
+    uint64_t next_check_ns;             /* when to look for late ranks; 0: nobody waits */
+    uint32_t n_wires;                   /* groups on several nodes */
+    char wire_mark;                     /* its address stands for their wires in epoll */
+    uint64_t next_alive_ns;             /* when to look after other nodes; 0: there are none */
     bool stopping;
     uint8_t *packet; /* GW_PACKET_MAX bytes to receive into */
 };
@@ -173,6 +175,12 @@ void gwd_lane_op_mismatch(gwd_op_t *op, const char *text);
 
 /* Starts the channels that had to wait for an entry of the window. */
 void gwd_lane_unstall(gwd_lane_group_t *group);
+
+/* lane_copy.c: looks which copies have ended. */
+void gwd_lane_poll_copies(gwd_lane_t *lane);
+
+/* lane_flight_copy.c */
+void gwd_lane_wire_copies_turn(gwd_lane_t *lane);
 
 /* lane_staged.c: operations some rank of which has memory on a device. */
 bool gwd_lane_is_staged(const gwd_op_t *op);

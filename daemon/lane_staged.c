@@ -12,24 +12,19 @@
  */
 #include "lane_group.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
-#include "device.h"
-#include "log.h"
+#include "lane_copy.h"
 
 enum { PASSED_OVER_MAX = 16 }; /* groups, in one turn: each costs a look at all operations */
-
-typedef enum stage { STAGE_IN, STAGE_REDUCE, STAGE_OUT } stage_t;
 
 struct gwd_flight {
     gwd_job_t job; /* first: a finished job is its flight */
     gwd_op_t *op;
     gwd_flight_t *next; /* in the group's list of free ones */
-    stage_t stage;
     gwd_chunk_t chunk;
     uint64_t bytes;
-    uint32_t n_copies;         /* under way */
+    gwd_copying_t copying;
     uint32_t reserved;         /* copies that it may have under way at most */
     void *result;              /* the block that goes out to devices; NULL: it goes to none */
     gwd_arena_t *result_arena; /* of a result that is no input's block */
@@ -85,55 +80,27 @@ static gwd_device_t *out_device(const gwd_flight_t *flight, uint32_t i) {
     return flight->op->parts[flight->chunk.first_out + i].bucket->recv_device;
 }
 
-static void watch(gwd_lane_t *lane, gwd_copies_t *copies) {
-    if (copies->watched)
-        return;
-    copies->watched = true;
-    copies->next = lane->copying;
-    lane->copying = copies;
-}
-
-static void device_failed(gwd_device_t *device, const char *text) {
-    if (!atomic_exchange(&device->failed, true))
-        gwd_log(GWD_LOG_ERROR, "device",
-                "%s has failed: %s; its groups end, and it is opened again once all buffers on it are released",
-                device->uuid, text);
-}
-
-/* One that cannot be started says nothing of those under way: they end, or the next look at their stream says that they
- * are lost. Until then they may still read and write. */
-static void start_copy(gwd_flight_t *flight, gwd_device_t *device, bool in, void *to, const void *from) {
-    gwd_lane_t *lane = flight->op->group->lane;
-    gwd_copies_t *copies = in ? &device->in[lane->index] : &device->out[lane->index];
-    char text[GWD_TEXT_BYTES / 2];
-
-    if (!atomic_load(&device->failed)) {
-        if (gwd_copies_start(copies, to, from, flight->bytes, flight, text, sizeof(text)) == GW_OK) {
-            flight->n_copies++;
-            gwd_stats_add(in ? &lane->stats.bytes_copied_in : &lane->stats.bytes_copied_out, flight->bytes);
-            watch(lane, copies);
-            return;
-        }
-        device_failed(device, text);
-    }
-    flight->op->device_failed = device;
+static gwd_flight_t *flight_of(gwd_copying_t *copying) {
+    return (gwd_flight_t *)(void *)((char *)copying - offsetof(gwd_flight_t, copying));
 }
 
 /* ---- a flight ------------------------------------------------------------------------------------------ */
 
 /* What a flight may have under way counts for its lane, its group and its user. */
-static void reserve(gwd_flight_t *flight) {
+static bool reserve(const gwd_flight_t *flight) {
     gwd_share_t *share = &flight->op->group->share;
 
-    flight->op->group->lane->copies_reserved += flight->reserved;
+    if (!gwd_lane_copies_reserve(flight->op->group->lane, flight->reserved))
+        return false;
     atomic_fetch_add_explicit(&share->n_copies, flight->reserved, memory_order_relaxed);
     atomic_fetch_add_explicit(&share->parent->n_copies, flight->reserved, memory_order_relaxed);
+    return true;
 }
 
-static void unreserve(gwd_flight_t *flight) {
+static void unreserve(const gwd_flight_t *flight) {
     gwd_share_t *share = &flight->op->group->share;
 
-    flight->op->group->lane->copies_reserved -= flight->reserved;
+    gwd_lane_copies_unreserve(flight->op->group->lane, flight->reserved);
     atomic_fetch_sub_explicit(&share->n_copies, flight->reserved, memory_order_relaxed);
     atomic_fetch_sub_explicit(&share->parent->n_copies, flight->reserved, memory_order_relaxed);
 }
@@ -159,21 +126,26 @@ static bool goes_on(const gwd_op_t *op) {
     return op->group->status == GW_OK && !op->device_failed;
 }
 
-static void on_copied(void *tag);
+static void on_out(gwd_copying_t *copying) {
+    gwd_flight_t *flight = flight_of(copying);
+
+    if (copying->lost)
+        flight->op->device_failed = copying->lost;
+    end_flight(flight);
+}
 
 static void go_out(gwd_flight_t *flight) {
-    flight->stage = STAGE_OUT;
-    flight->n_copies = 1; /* so that it does not end before all are started */
-    for (uint32_t i = 0; i < flight->chunk.n_out && goes_on(flight->op); i++) {
+    gwd_lane_copying_begin(&flight->copying, on_out);
+    for (uint32_t i = 0; i < flight->chunk.n_out && goes_on(flight->op) && !flight->copying.lost; i++) {
         gwd_device_t *device = out_device(flight, i);
 
         if (device)
-            start_copy(flight, device, false,
-                       (unsigned char *)flight->op->parts[flight->chunk.first_out + i].bucket->recv +
-                           flight->chunk.out_bytes,
-                       flight->result);
+            gwd_lane_copy(flight->op->group->lane, &flight->copying, device, false,
+                          (unsigned char *)flight->op->parts[flight->chunk.first_out + i].bucket->recv +
+                              flight->chunk.out_bytes,
+                          flight->result, flight->bytes);
     }
-    on_copied(flight);
+    gwd_lane_copying_started(&flight->copying);
 }
 
 static void on_reduced(gwd_job_t *job) {
@@ -186,7 +158,6 @@ static void go_reduce(gwd_flight_t *flight) {
     gwd_exchange_t *x = &flight->job.exchange;
     uint32_t n_out = 0;
 
-    flight->stage = STAGE_REDUCE;
     for (uint32_t i = 0; i < flight->chunk.n_in; i++)
         flight->in[i] = flight->blocks[i] ? flight->blocks[i]
                                           : (const unsigned char *)op->parts[flight->chunk.first_in + i].bucket->send +
@@ -224,24 +195,15 @@ static void go_reduce(gwd_flight_t *flight) {
     gwd_reduce_start(op->group->lane->reduce, &flight->job, false);
 }
 
-/* One copy of a flight has ended, or all have been started. */
-static void on_copied(void *tag) {
-    gwd_flight_t *flight = tag;
+static void on_in(gwd_copying_t *copying) {
+    gwd_flight_t *flight = flight_of(copying);
 
-    if (--flight->n_copies > 0)
-        return;
-    if (flight->stage == STAGE_IN && goes_on(flight->op))
+    if (copying->lost)
+        flight->op->device_failed = copying->lost;
+    if (goes_on(flight->op))
         go_reduce(flight);
     else
         end_flight(flight);
-}
-
-/* What it should have brought is not there. */
-static void on_lost(gwd_device_t *device, void *tag) {
-    gwd_flight_t *flight = tag;
-
-    flight->op->device_failed = device;
-    on_copied(flight);
 }
 
 /* One operation may hold blocks while it waits for more: else a chunk that takes many would never find them free
@@ -316,20 +278,23 @@ static gwd_flight_t *new_flight(gwd_op_t *op) {
     return flight;
 }
 
-/* A flight of the next chunk, with its blocks; NULL when some of what it takes is in use. */
+/* A flight of the next chunk, with its blocks and what it may have under way; NULL when some of what it takes is in use. */
 static gwd_flight_t *prepare_flight(gwd_op_t *op) {
     gwd_lane_t *lane = op->group->lane;
     gwd_flight_t *flight = op->saved ? op->saved : new_flight(op);
 
     if (!flight)
         return NULL;
-    if (lane->copies_reserved + flight->reserved <= GWD_STREAM_DEPTH && take_blocks(flight)) {
-        if (op->saved) {
-            op->saved = NULL;
-            lane->saver = NULL;
-            atomic_store(&somebody_saves, false);
+    if (reserve(flight)) {
+        if (take_blocks(flight)) {
+            if (op->saved) {
+                op->saved = NULL;
+                lane->saver = NULL;
+                atomic_store(&somebody_saves, false);
+            }
+            return flight;
         }
-        return flight;
+        unreserve(flight);
     }
     if (op->saved)
         return NULL;
@@ -349,17 +314,16 @@ static bool start_flight(gwd_op_t *op) {
 
     if (!flight)
         return false;
-    reserve(flight);
     op->next_chunk++;
     op->n_flights++;
-    flight->stage = STAGE_IN;
-    flight->n_copies = 1; /* as in go_out */
-    for (uint32_t i = 0; i < flight->chunk.n_in && !op->device_failed; i++)
+    gwd_lane_copying_begin(&flight->copying, on_in);
+    for (uint32_t i = 0; i < flight->chunk.n_in && !flight->copying.lost; i++)
         if (flight->blocks[i])
-            start_copy(flight, in_device(flight, i), true, flight->blocks[i],
-                       (const unsigned char *)op->parts[flight->chunk.first_in + i].bucket->send +
-                           flight->chunk.in_bytes);
-    on_copied(flight);
+            gwd_lane_copy(op->group->lane, &flight->copying, in_device(flight, i), true, flight->blocks[i],
+                          (const unsigned char *)op->parts[flight->chunk.first_in + i].bucket->send +
+                              flight->chunk.in_bytes,
+                          flight->bytes);
+    gwd_lane_copying_started(&flight->copying);
     return true;
 }
 
@@ -435,31 +399,6 @@ static gwd_op_t *take_ended(gwd_lane_t *lane) {
     return NULL;
 }
 
-static void poll_copies(gwd_lane_t *lane) {
-    gwd_copies_t *copies = lane->copying, *next;
-    char text[GWD_TEXT_BYTES / 2];
-
-    lane->copying = NULL; /* those with copies under way come back, by themselves or by what is started here */
-    for (; copies; copies = next) {
-        next = copies->next;
-        copies->watched = false;
-        if (gwd_copies_poll(copies, on_copied, text, sizeof(text)) != GW_OK) {
-            device_failed(copies->device, text);
-            gwd_copies_abandon(copies, on_lost);
-        }
-        if (copies->started != copies->ended)
-            watch(lane, copies);
-    }
-}
-
-static void fail_for_device(gwd_op_t *op) {
-    char text[GWD_TEXT_BYTES];
-
-    snprintf(text, sizeof(text), "device %s failed while operation %llu was under way", op->device_failed->uuid,
-             (unsigned long long)op->sequence);
-    gwd_lane_group_fail(op->group, GW_ERR_DEVICE, text);
-}
-
 /* Whether an operation that comes later in the list is to start before another: the user who has the least under way
  * is next, and of a user's groups that which has. */
 static bool is_before(const gwd_op_t *late, const gwd_op_t *early) {
@@ -490,7 +429,6 @@ static gwd_op_t *next_to_start(const gwd_lane_t *lane) {
 void gwd_lane_staged_turn(gwd_lane_t *lane) {
     gwd_op_t *op, *ended;
 
-    poll_copies(lane);
     lane->staged_turn++;
     if (lane->saver && goes_on(lane->saver)) /* what has come free is its own first */
         (void)start_flight(lane->saver);
@@ -501,7 +439,8 @@ void gwd_lane_staged_turn(gwd_lane_t *lane) {
         }
     for (op = lane->staged; op; op = op->next_staged)
         if (op->device_failed && op->group->status == GW_OK)
-            fail_for_device(op); /* after the last start, so that none ends as if it were good */
+            gwd_lane_device_lost(op,
+                                 op->device_failed); /* after the last start, so that none ends as if it were good */
     while ((ended = take_ended(lane)) != NULL) {
         ended->staged = false;
         gwd_lane_op_finished(ended);

@@ -374,6 +374,12 @@ static void close_links(gwd_lane_group_t *group) {
     }
 }
 
+static void free_line(gwd_lane_group_t *group) {
+    gwd_wire_free(group->wire->wire);
+    group->wire->wire = NULL;
+    group->lane->n_wires--;
+}
+
 void gwd_lane_wire_free(gwd_lane_group_t *group) {
     struct gwd_wire_group *wire = group->wire;
 
@@ -386,8 +392,8 @@ void gwd_lane_wire_free(gwd_lane_group_t *group) {
         free(wire->peers[n].begins);
     }
     gwd_wire_free_flights(wire);
-    gwd_wire_free(wire->wire);
-    group->lane->n_wires--;
+    if (wire->wire)
+        free_line(group);
     free(wire->peers);
     free(wire);
     group->wire = NULL;
@@ -429,7 +435,7 @@ bool gwd_lane_wire_progress(gwd_lane_t *lane) {
 
     for (gwd_lane_group_t *group = lane->groups; group && lane->n_wires > 0; group = next) {
         next = group->next; /* what comes may end the group */
-        if (group->wire && gwd_wire_progress(group->wire->wire))
+        if (group->wire && group->wire->wire && gwd_wire_progress(group->wire->wire))
             moved = true;
     }
     return moved;
@@ -437,7 +443,7 @@ bool gwd_lane_wire_progress(gwd_lane_t *lane) {
 
 bool gwd_lane_wire_arm(gwd_lane_t *lane) {
     for (gwd_lane_group_t *group = lane->groups; group && lane->n_wires > 0; group = group->next)
-        if (group->wire && !gwd_wire_arm(group->wire->wire))
+        if (group->wire && group->wire->wire && !gwd_wire_arm(group->wire->wire))
             return false;
     return true;
 }
@@ -476,6 +482,13 @@ static void check_peer(gwd_peer_t *peer, uint64_t now_ns, uint64_t silence) {
     gwd_lane_group_fail(group, GW_ERR_NODE_LOST, text);
 }
 
+/* Its ranks may hold the group for long. Meanwhile a node that had hung may come back to life, and UCX would answer it
+ * for an endpoint that it does not know (1.13 then ends that node's process by an assertion). */
+static void end_line(gwd_lane_group_t *group) {
+    if (group->n_running == 0)
+        free_line(group);
+}
+
 void gwd_lane_wire_tick(gwd_lane_t *lane, uint64_t now_ns) {
     uint64_t silence = silence_ns(lane), next_ns = now_ns + silence / ALIVE_A_SILENCE / 2;
     gwd_lane_group_t *next;
@@ -484,9 +497,14 @@ void gwd_lane_wire_tick(gwd_lane_t *lane, uint64_t now_ns) {
     lane->next_alive_ns = 0;
     for (gwd_lane_group_t *group = lane->groups; group; group = next) {
         next = group->next;
-        if (!group->wire || group->wire->is_over)
+        if (!group->wire || !group->wire->wire)
             continue;
         any = true;
+        if (group->wire->is_over) {
+            next_ns = now_ns + 1000000;
+            end_line(group);
+            continue;
+        }
         if (group->wire->close_ns == 0)
             for (uint32_t n = 0; n < group->wire->n_peers && group->status == GW_OK; n++)
                 check_peer(&group->wire->peers[n], now_ns, silence);

@@ -71,7 +71,7 @@ struct gwd_wire_group {
     gwd_peer_t *peers; /* n_nodes */
     gwd_early_t *early;
     uint32_t n_early;
-    gwd_wire_t *wire;
+    gwd_wire_t *wire;      /* NULL once the group is over */
     uint32_t n_notes;      /* said and not ended */
     uint32_t n_last_words; /* of these FAIL and BYE */
     uint64_t close_ns;     /* when links are ended at the latest, once the group has failed or ended; 0: neither */

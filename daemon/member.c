@@ -8,6 +8,7 @@
 #include "group.h"
 #include "log.h"
 #include "server.h"
+#include "wire_blocks.h"
 
 /* A bucket on its way out, known to the lane by its address. */
 typedef struct detach {
@@ -71,6 +72,7 @@ static void free_bucket(void *item, void *context) {
     gwd_buffer_t *send_buffer = bucket->desc.send_buffer, *recv_buffer = bucket->desc.recv_buffer;
 
     gwd_table_remove(&member->buckets, bucket->id);
+    gwd_wire_blocks_give(&member->wire_blocks, bucket);
     gwd_quota_refund(member->session->user, GWD_QUOTA_BUCKETS, gwd_bucket_charge(bucket->desc.n_matrices));
     gwd_bucket_free(bucket);
     if (send_buffer)
@@ -167,7 +169,12 @@ void gwd_member_withdraw(gwd_member_t *member) {
 gw_status_t gwd_member_add_bucket(gwd_member_t *member, gwd_bucket_t *bucket, char *text, size_t text_bytes) {
     gwd_command_t command = {
         .kind = GWD_COMMAND_BUCKET, .group = member->group->id, .rank = member->rank, .bucket = bucket};
+    gw_status_t status = member->group->map ? gwd_wire_blocks_take(&member->wire_blocks, bucket,
+                                                                   member->group->plan.wire_window, text, text_bytes)
+                                            : GW_OK;
 
+    if (status != GW_OK)
+        return status;
     bucket->id = gwd_table_add(&member->buckets, bucket);
     if (bucket->id == 0)
         goto err;
@@ -182,6 +189,7 @@ gw_status_t gwd_member_add_bucket(gwd_member_t *member, gwd_bucket_t *bucket, ch
 err_table:
     gwd_table_remove(&member->buckets, bucket->id);
 err:
+    gwd_wire_blocks_give(&member->wire_blocks, bucket);
     snprintf(text, text_bytes, "out of memory");
     return GW_ERR_NO_MEMORY;
 }

@@ -10,12 +10,14 @@ import signal
 import subprocess
 import time
 
-from ranks import SLOW, Daemon, check, contains, equal, exchange, join, main, prepare, program, submit, until, wait_until
+from ranks import (ON_DEVICE, SLOW, Daemon, check, contains, equal, exchange, join, main, prepare, program, submit, until,
+                   wait_until)
 
 SILENCE_MS = 1000 * SLOW
 SOON_MS = 2000 * SLOW
 TIMEOUT_S = 100 * SLOW
 QUICK = ["quick"] if SLOW > 1 else []
+WHERE = ["device:auto"] if ON_DEVICE else []
 
 
 @contextlib.contextmanager
@@ -66,9 +68,10 @@ def _matrix(places, seed, *words, flags=()):
     with _nodes(max(places) + 1, *flags) as daemons:
         sockets = ",".join(daemons[place].socket for place in places)
         result = subprocess.run([program("tests/integration/matrix"), str(len(places)), str(seed), f"sockets={sockets}",
-                                 *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+                                 *words, *WHERE], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         line = re.search(r"^cases (\d+) wrong (\d+) (\w+) digest (\w+) (\w+)$", result.stdout, re.M)
         check(result.returncode == 0 and line, f"matrix {places} ended with {result.returncode}: {result.stderr[:500]}")
+        equal(line[5], "ipc" if ON_DEVICE else "shared", "the path of the memory")
         return int(line[1]), int(line[2]), line[3], line[4], result.stderr[:500]
 
 
@@ -311,6 +314,24 @@ def a_daemon_that_stops_is_named():
     def stop(daemon):
         os.kill(daemon.pid, signal.SIGSTOP)
     _lose_daemon(stop, 1, 2 * SILENCE_MS + SOON_MS)
+
+
+def a_daemon_that_stopped_at_once_goes_on_later():
+    """What it finds is a node that has given up, in the middle of making the connection."""
+    with _nodes(2) as daemons:
+        ranks = [daemon.rank() for daemon in daemons]
+        join(ranks)
+        os.kill(daemons[0].pid, signal.SIGSTOP)
+        until(lambda: ranks[1].do("check g").status == "GW_ERR_NODE_LOST", "the node is missed", 3 * SILENCE_MS / 1000 + 10)
+        time.sleep(0.2)  # the group is over there
+        os.kill(daemons[0].pid, signal.SIGCONT)
+        until(lambda: ranks[0].do("check g").status == "GW_ERR_NODE_LOST", "the daemon goes on")
+        for rank in ranks:
+            rank.ok("leave g")
+        join(ranks, "h")
+        prepare(ranks, "h")
+        exchange(ranks, "h")
+        _sums(ranks)
 
 
 def other_groups_go_on():

@@ -1,0 +1,96 @@
+/* lane_copy.c - see lane_copy.h */
+#include "lane_copy.h"
+
+#include <stdio.h>
+
+#include "log.h"
+
+static void watch(gwd_lane_t *lane, gwd_copies_t *copies) {
+    if (copies->watched)
+        return;
+    copies->watched = true;
+    copies->next = lane->copying;
+    lane->copying = copies;
+}
+
+static void device_failed(gwd_device_t *device, const char *text) {
+    if (!atomic_exchange(&device->failed, true))
+        gwd_log(GWD_LOG_ERROR, "device",
+                "%s has failed: %s; its groups end, and it is opened again once all buffers on it are released",
+                device->uuid, text);
+}
+
+void gwd_lane_copying_begin(gwd_copying_t *copying, void (*ended)(gwd_copying_t *copying)) {
+    *copying = (gwd_copying_t){.ended = ended, .n = 1};
+}
+
+/* One that cannot be started says nothing of those under way: they end, or the next look at their stream says that they
+ * are lost. Until then they may still read and write. */
+void gwd_lane_copy(gwd_lane_t *lane, gwd_copying_t *copying, gwd_device_t *device, bool in, void *to, const void *from,
+                   uint64_t bytes) {
+    gwd_copies_t *copies = in ? &device->in[lane->index] : &device->out[lane->index];
+    char text[GWD_TEXT_BYTES / 2];
+
+    if (!atomic_load(&device->failed)) {
+        if (gwd_copies_start(copies, to, from, bytes, copying, text, sizeof(text)) == GW_OK) {
+            copying->n++;
+            gwd_stats_add(in ? &lane->stats.bytes_copied_in : &lane->stats.bytes_copied_out, bytes);
+            watch(lane, copies);
+            return;
+        }
+        device_failed(device, text);
+    }
+    copying->lost = device;
+}
+
+void gwd_lane_copying_started(gwd_copying_t *copying) {
+    if (--copying->n == 0)
+        copying->ended(copying);
+}
+
+static void on_copied(void *tag) {
+    gwd_lane_copying_started(tag);
+}
+
+static void on_lost(gwd_device_t *device, void *tag) {
+    gwd_copying_t *copying = tag;
+
+    copying->lost = device;
+    on_copied(copying);
+}
+
+void gwd_lane_poll_copies(gwd_lane_t *lane) {
+    gwd_copies_t *copies = lane->copying, *next;
+    char text[GWD_TEXT_BYTES / 2];
+
+    lane->copying = NULL; /* those with copies under way come back, by themselves or by what is started here */
+    for (; copies; copies = next) {
+        next = copies->next;
+        copies->watched = false;
+        if (gwd_copies_poll(copies, on_copied, text, sizeof(text)) != GW_OK) {
+            device_failed(copies->device, text);
+            gwd_copies_abandon(copies, on_lost);
+        }
+        if (copies->started != copies->ended)
+            watch(lane, copies);
+    }
+}
+
+bool gwd_lane_copies_reserve(gwd_lane_t *lane, uint32_t n) {
+    if (lane->copies_reserved + n > GWD_STREAM_DEPTH)
+        return false;
+    lane->copies_reserved += n;
+    return true;
+}
+
+void gwd_lane_copies_unreserve(gwd_lane_t *lane, uint32_t n) {
+    lane->copies_reserved -= n;
+}
+
+void gwd_lane_device_lost(const gwd_op_t *op, const gwd_device_t *device) {
+    char text[GWD_TEXT_BYTES];
+
+    snprintf(text, sizeof(text), "device %s failed while operation %llu was under way", device->uuid,
+             (unsigned long long)op->sequence);
+    gwd_lane_group_fail(op->group, GW_ERR_DEVICE, text);
+}
