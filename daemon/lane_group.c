@@ -216,6 +216,18 @@ static void describe_loss(const gwd_lane_group_t *group, const gwd_lane_rank_t *
              op->parts[rank->index].bucket ? "was in flight" : "waited for it");
 }
 
+/* Operations that failed alone have ended for it, though other ranks have yet to submit them. */
+static bool has_unfinished(const gwd_lane_group_t *group, const gwd_lane_rank_t *rank) {
+    for (uint64_t s = group->tail; s <= rank->submitted; s++) {
+        const gwd_op_t *op = gwd_op_at(group, s);
+
+        if (op->sequence == s && op->state != GWD_OP_FREE && op->parts[rank->index].bucket &&
+            !op->parts[rank->index].ended)
+            return true;
+    }
+    return false;
+}
+
 /* Leaving in good order is no failure as long as nobody needs the rank. */
 static bool leave_hurts(const gwd_lane_group_t *group, const gwd_lane_rank_t *rank, gw_status_t status) {
     uint32_t others = group->nranks_all - group->nranks;
@@ -223,8 +235,8 @@ static bool leave_hurts(const gwd_lane_group_t *group, const gwd_lane_rank_t *ra
     for (uint32_t r = 0; r < group->nranks; r++)
         others += !group->ranks[r].left && r != rank->index;
     if (status != GW_ERR_RANK_LEFT)
-        return others > 0 || rank->submitted >= group->tail;
-    if (rank->submitted >= group->tail)
+        return others > 0 || has_unfinished(group, rank);
+    if (has_unfinished(group, rank))
         return true;
     for (uint32_t r = 0; r < group->nranks; r++)
         if (!group->ranks[r].left && group->ranks[r].submitted > rank->submitted)

@@ -2,7 +2,7 @@
 
 import time
 
-from ranks import ON_DEVICE, SLOW, Daemon, check, contains, equal, exchange, join, main, prepare, until
+from ranks import ON_DEVICE, SLOW, Daemon, check, contains, equal, exchange, join, main, prepare, submit, until
 
 
 def _both_hear(first, second, *parts):
@@ -98,6 +98,22 @@ def a_late_rank_hears_of_the_mismatch_too():
         op = ranks[2].ok("submit one")
         ranks[2].expect("GW_ERR_MISMATCH", f"wait g {op} 5000", "x64", "x65")
         exchange(ranks)
+
+
+def a_rank_may_leave_after_a_mismatch():
+    """It has ended for that rank; the late one hears the same as the others."""
+    with Daemon() as daemon:
+        ranks = [daemon.rank() for _ in range(3)]
+        join(ranks)
+        prepare(ranks[:1])
+        prepare(ranks[1:], count=2048)
+        ops = submit(ranks[:2])
+        for rank, op in zip(ranks, ops):
+            rank.expect("GW_ERR_MISMATCH", f"wait g {op} 5000", "x1024", "x2048")
+        ranks[0].ok("leave g")
+        ops = submit(ranks[2:])
+        ranks[2].expect("GW_ERR_MISMATCH", f"wait g {ops[0]} 5000", "x1024", "x2048")
+        ranks[2].expect("GW_ERR_MISMATCH", "check g", "failed=1")
 
 
 def opposite_order_in_two_groups_works_when_nobody_waits_between():
