@@ -279,6 +279,8 @@ static cJSON *group_json(const gwd_group_t *group) {
     snprintf(why, sizeof(why), "%s%s", group->map ? "the ranks are on several nodes" : "all ranks are on this node",
              staged ? ", and buckets lie in a device's memory" : ", in host memory");
     cJSON_AddStringToObject(json, "why", why);
+    if (group->map)
+        cJSON_AddStringToObject(json, "cipher", group->map->has_cipher ? "chacha20-poly1305" : "none");
     cJSON_AddItemToObject(json, "plan", plan_json(&group->plan));
     cJSON_AddStringToObject(json, "plan_hash", hash);
     number(json, "lane", group->lane);

@@ -93,7 +93,7 @@ gwd_group_t *gwd_bootstrap_find(const gwd_server_t *server, const uint8_t name[G
     return NULL;
 }
 
-const char *const gwd_bootstrap_shared[GWD_COUNT_SHARED] = {"wire.chunk_bytes", "group.credits"};
+const char *const gwd_bootstrap_shared[GWD_COUNT_SHARED] = {"wire.chunk_bytes", "group.credits", "wire.cipher"};
 
 void gwd_bootstrap_setting(const gwd_server_t *server, size_t index, char value[GWD_CONFIG_STRING_BYTES]) {
     for (size_t i = 0; i < GWD_CONFIG_KEYS; i++)
@@ -140,6 +140,9 @@ bool gwd_bootstrap_new_map(gwd_group_t *group, uint32_t n_nodes) {
     if (!map)
         return false;
     map->wire_id = gwd_proof_wire_id(gwd_bootstrap_id(group)->token);
+    map->has_cipher = group->server->config.wire_cipher != 0;
+    if (map->has_cipher)
+        gwd_proof_wire_key(gwd_bootstrap_id(group)->token, map->wire_key);
     map->nodes = calloc(n_nodes, sizeof(*map->nodes));
     map->node_of = calloc(group->nranks, sizeof(*map->node_of));
     map->n_nodes = map->nodes ? n_nodes : 0;
@@ -155,6 +158,7 @@ void gwd_bootstrap_free_map(gwd_group_t *group) {
         free(map->nodes[i].address);
     free(map->nodes);
     free(map->node_of);
+    sodium_memzero(map, sizeof(*map));
     free(map);
     group->map = NULL;
 }

@@ -2,10 +2,12 @@
 #include "bootstrap_proof.h"
 
 #include <sodium.h>
+#include <stdio.h>
 #include <string.h>
 
 _Static_assert(sizeof(gwd_knock_t) == 72 && sizeof(gwd_challenge_t) == 56, "packets of the handshake");
 _Static_assert(GWD_SEAL_BYTES == crypto_aead_chacha20poly1305_ietf_ABYTES, "the seal of a frame");
+_Static_assert(GWD_CIPHER_KEY_BYTES == GWD_TOKEN_BYTES, "keyed_hash takes either");
 _Static_assert(GWD_TOKEN_BYTES >= crypto_generichash_KEYBYTES_MIN && GWD_TOKEN_BYTES <= crypto_generichash_KEYBYTES_MAX,
                "a token is a key");
 
@@ -41,6 +43,18 @@ uint64_t gwd_proof_wire_id(const uint8_t token[GWD_TOKEN_BYTES]) {
     for (int i = 0; i < 8; i++)
         id |= (uint64_t)hash[i] << (8 * i);
     return id;
+}
+
+void gwd_proof_wire_key(const uint8_t token[GWD_TOKEN_BYTES], uint8_t key_out[GWD_CIPHER_KEY_BYTES]) {
+    keyed_hash(token, "wire key", NULL, key_out, GWD_CIPHER_KEY_BYTES);
+}
+
+void gwd_proof_child_key(const uint8_t parent_key[GWD_CIPHER_KEY_BYTES], uint64_t wire_id,
+                         uint8_t key_out[GWD_CIPHER_KEY_BYTES]) {
+    char label[32];
+
+    snprintf(label, sizeof(label), "child %016llx", (unsigned long long)wire_id);
+    keyed_hash(parent_key, label, NULL, key_out, GWD_CIPHER_KEY_BYTES);
 }
 
 void gwd_proof_knock(const uint8_t token[GWD_TOKEN_BYTES], const uint8_t node[GWD_NODE_BYTES], gwd_knock_t *knock_out) {

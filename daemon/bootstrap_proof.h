@@ -15,6 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "wire_seal.h"
+
 enum {
     GWD_BOOTSTRAP_VERSION = 1, /* of all that daemons say to each other, at bootstrap and on the wire */
     GWD_TOKEN_BYTES = 32,
@@ -60,6 +62,12 @@ void gwd_proof_name(const uint8_t token[GWD_TOKEN_BYTES], uint8_t name_out[GWD_N
 
 /* The number that names the group on the wire. */
 uint64_t gwd_proof_wire_id(const uint8_t token[GWD_TOKEN_BYTES]);
+
+/* The key of what the group sends on the wire; and that of a group that was made of some of its ranks. No two such
+ * groups of one parent ever have the same `wire_id`. */
+void gwd_proof_wire_key(const uint8_t token[GWD_TOKEN_BYTES], uint8_t key_out[GWD_CIPHER_KEY_BYTES]);
+void gwd_proof_child_key(const uint8_t parent_key[GWD_CIPHER_KEY_BYTES], uint64_t wire_id,
+                         uint8_t key_out[GWD_CIPHER_KEY_BYTES]);
 
 void gwd_proof_knock(const uint8_t token[GWD_TOKEN_BYTES], const uint8_t node[GWD_NODE_BYTES], gwd_knock_t *knock_out);
 void gwd_proof_challenge(const uint8_t node[GWD_NODE_BYTES], gwd_challenge_t *challenge_out);

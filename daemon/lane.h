@@ -18,6 +18,7 @@
 #include "slots.h"
 #include "stats.h"
 #include "trace.h"
+#include "wire_seal.h"
 
 enum { GWD_TEXT_BYTES = GW_SLOTS_MESSAGE_BYTES, GWD_IDENTITY_BYTES = 160 };
 
@@ -59,6 +60,8 @@ typedef struct gwd_group_map {
     uint32_t n_nodes, own_node;
     gwd_group_node_t *nodes;
     uint32_t *node_of; /* by rank */
+    bool has_cipher;   /* wire.cipher */
+    uint8_t wire_key[GWD_CIPHER_KEY_BYTES];
 } gwd_group_map_t;
 
 /* What the loop knows of a group when it hands it to a lane. */

@@ -133,16 +133,19 @@ static uint64_t chunk_bytes(const gwd_wire_flight_t *flight) {
 
 /* ---- sending and receiving ------------------------------------------------------------------------------ */
 
-static void send_load(gwd_slot_t *slot, gwd_transfer_t *transfer, gwd_wire_kind_t kind, gwd_load_t load, bool raw) {
+/* `what` tells how the load is encoded and sealed: of a result the own slot's. */
+static void send_load(gwd_slot_t *slot, gwd_transfer_t *transfer, gwd_wire_kind_t kind, gwd_load_t load,
+                      const gwd_transfer_t *what) {
     gwd_wire_flight_t *flight = slot->flight;
     gwd_lane_group_t *group = flight->op->group;
-    const gwd_wire_header_t header = {.wire_id = group->wire->map->wire_id,
-                                      .sequence = flight->op->sequence,
-                                      .chunk = flight->chunk,
-                                      .epoch = group->epoch,
-                                      .node = group->wire->map->own_node,
-                                      .kind = kind,
-                                      .status = raw && gwd_code_is_coded(flight) ? RAW : 0};
+    gwd_wire_header_t header = {.wire_id = group->wire->map->wire_id,
+                                .sequence = flight->op->sequence,
+                                .chunk = flight->chunk,
+                                .epoch = group->epoch,
+                                .node = group->wire->map->own_node,
+                                .kind = kind,
+                                .status = what->raw && gwd_code_is_coded(flight) ? RAW : 0,
+                                .payload = what->sealed};
     gwd_peer_t *peer = &group->wire->peers[slot->node];
     gw_status_t status = GW_ERR_ABORTED;
 
@@ -151,7 +154,7 @@ static void send_load(gwd_slot_t *slot, gwd_transfer_t *transfer, gwd_wire_kind_
     transfer->step = GWD_STEP_UNDERWAY;
     gwd_stats_add(&group->lane->stats.wire_bytes_sent, load.bytes);
     if (peer->link)
-        status = gwd_link_send(peer->link, &header, sizeof(header), load.data, load.bytes, transfer);
+        status = gwd_wire_post(peer, &header, load.data, load.bytes, transfer);
     if (status != GW_IN_PROGRESS)
         transfer->pending.ended(&transfer->pending, status);
 }
@@ -171,7 +174,10 @@ static void do_final(gwd_job_t *job, uint64_t chunk) {
     gwd_slot_t *slot = (gwd_slot_t *)(void *)((char *)job - offsetof(gwd_slot_t, job));
 
     (void)chunk;
+    if (!gwd_flight_open_parts(slot->flight))
+        return;
     gwd_code_final(slot->flight, slot);
+    gwd_flight_seal_result(slot->flight);
 }
 
 static void final_ended(gwd_job_t *job) {
@@ -180,10 +186,11 @@ static void final_ended(gwd_job_t *job) {
 
     job_came_back(flight, shard_bytes(slot));
     slot->job_step = GWD_STEP_ENDED;
+    gwd_flight_check_parts(flight);
     for (uint32_t i = 0; i < gwd_flight_nodes(flight); i++)
         if (flight->slots[i].result_out.step == GWD_STEP_EXPECTED)
             send_load(&flight->slots[i], &flight->slots[i].result_out, GWD_WIRE_RESULT,
-                      gwd_code_result_out(flight, slot->result_out.raw), slot->result_out.raw);
+                      gwd_flight_result_out(flight, slot->result_out.raw), &slot->result_out);
     end_one(flight);
 }
 
@@ -216,7 +223,8 @@ static void do_spread(gwd_job_t *job, uint64_t chunk) {
     gwd_slot_t *slot = (gwd_slot_t *)(void *)((char *)job - offsetof(gwd_slot_t, job));
 
     (void)chunk;
-    gwd_code_spread(slot->flight, slot);
+    if (gwd_flight_open_result(slot->flight, slot))
+        gwd_code_spread(slot->flight, slot);
 }
 
 static void spread_ended(gwd_job_t *job) {
@@ -224,6 +232,8 @@ static void spread_ended(gwd_job_t *job) {
 
     job_came_back(slot->flight, shard_bytes(slot));
     slot->job_step = GWD_STEP_ENDED;
+    if (slot->result_in.forged)
+        gwd_wire_forged(slot->flight->op->group, slot->node);
     end_one(slot->flight);
 }
 
@@ -252,7 +262,7 @@ static void partial_is_there(gwd_wire_flight_t *flight) {
         gwd_slot_t *slot = &flight->slots[i];
 
         if (slot->part_out.step == GWD_STEP_EXPECTED)
-            send_load(slot, &slot->part_out, GWD_WIRE_PART, gwd_code_part_out(flight, slot), slot->part_out.raw);
+            send_load(slot, &slot->part_out, GWD_WIRE_PART, gwd_flight_part_out(flight, slot), &slot->part_out);
     }
     try_final(flight);
 }
@@ -262,6 +272,7 @@ static void do_partial(gwd_job_t *job, uint64_t chunk) {
     gwd_wire_flight_t *flight = (gwd_wire_flight_t *)(void *)((char *)job - offsetof(gwd_wire_flight_t, job));
 
     gwd_code_partial(flight, &flight->slots[chunk]);
+    gwd_flight_seal_part(flight, &flight->slots[chunk]);
 }
 
 static void partial_ended(gwd_job_t *job) {
@@ -315,7 +326,7 @@ static void take(gwd_wire_flight_t *flight, const gwd_wire_header_t *header, uin
     gw_status_t status;
 
     if (transfer->step == GWD_STEP_EXPECTED)
-        load = is_part ? gwd_code_part_in(flight, header->node, raw) : gwd_code_result_in(flight, slot, raw);
+        load = is_part ? gwd_code_part_in(flight, header->node, raw) : gwd_flight_result_in(flight, slot, raw);
     if (!load.data || bytes != load.bytes) {
         if (kept)
             gwd_message_drop(message);
@@ -323,6 +334,7 @@ static void take(gwd_wire_flight_t *flight, const gwd_wire_header_t *header, uin
         return;
     }
     transfer->raw = raw;
+    transfer->sealed = header->payload;
     transfer->step = GWD_STEP_UNDERWAY;
     gwd_stats_add(&flight->op->group->lane->stats.wire_bytes_received, bytes);
     status = gwd_message_receive(message, load.data, transfer);
@@ -364,10 +376,10 @@ static void take_early(gwd_wire_flight_t *flight) {
 /* ---- beginning ---------------------------------------------------------------------------------------- */
 
 static void reset(gwd_slot_t *slot) {
-    slot->part_out = (gwd_transfer_t){{sent}, slot, GWD_STEP_NONE, false};
-    slot->part_in = (gwd_transfer_t){{part_came}, slot, GWD_STEP_NONE, false};
-    slot->result_out = (gwd_transfer_t){{sent}, slot, GWD_STEP_NONE, false};
-    slot->result_in = (gwd_transfer_t){{result_came}, slot, GWD_STEP_NONE, false};
+    slot->part_out = (gwd_transfer_t){.pending = {sent}, .slot = slot};
+    slot->part_in = (gwd_transfer_t){.pending = {part_came}, .slot = slot};
+    slot->result_out = (gwd_transfer_t){.pending = {sent}, .slot = slot};
+    slot->result_in = (gwd_transfer_t){.pending = {result_came}, .slot = slot};
     slot->job_step = GWD_STEP_NONE;
 }
 
@@ -397,6 +409,7 @@ static void plan_steps(gwd_wire_flight_t *flight) {
     uint32_t n = gwd_flight_nodes(flight);
     gwd_slot_t *own = gwd_flight_own(flight);
     bool to_all = flight->at.n_out > 1;
+    bool changes = gwd_code_is_coded(flight) || flight->op->group->wire->cipher; /* what travels is not what is used */
 
     flight->left = flight->parts_missing = 0;
     flight->mine = NULL;
@@ -418,7 +431,7 @@ static void plan_steps(gwd_wire_flight_t *flight) {
             expect(flight, &slot->part_out.step);
         if (slot->count > 0 && to_all) {
             expect(flight, &slot->result_in.step);
-            if (flight->n_out > 1 || gwd_code_is_coded(flight))
+            if (flight->n_out > 1 || changes)
                 expect(flight, &slot->job_step);
         }
     }
@@ -426,7 +439,7 @@ static void plan_steps(gwd_wire_flight_t *flight) {
         return;
     if (flight->n_in == 1 && gw_kernel_partial_is_input(x->type, x->redop))
         flight->mine = flight->in[0];
-    if (!flight->mine || gwd_code_is_coded(flight))
+    if (!flight->mine || changes)
         expect(flight, &flight->partial);
 }
 

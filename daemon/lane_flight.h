@@ -1,7 +1,7 @@
 /* lane_flight.h - a chunk that is under way between nodes
  *
- * Inner header of lane_flight.c (what happens when), lane_code.c (what is done with the numbers) and
- * lane_flight_copy.c (copies from and to devices).
+ * Inner header of lane_flight.c (what happens when), lane_code.c (what is done with the numbers),
+ * lane_flight_copy.c (copies from and to devices) and lane_flight_seal.c (what of it is encrypted, and where).
  */
 #ifndef GWD_LANE_FLIGHT_H
 #define GWD_LANE_FLIGHT_H
@@ -19,7 +19,9 @@ typedef struct gwd_transfer {
     gwd_pending_t pending; /* first */
     gwd_slot_t *slot;
     gwd_step_t step;
-    bool raw; /* not encoded, though others are: there were infinities or NaNs */
+    bool raw;            /* not encoded, though others are: there were infinities or NaNs */
+    bool forged;         /* it did not open */
+    gwd_sealed_t sealed; /* where there is a cipher; of all results that go out: the own slot's */
 } gwd_transfer_t;
 
 /* What concerns one node: its shard, which nobody has in a collective where another owns all, and the transfers with it. */
@@ -101,6 +103,17 @@ void gwd_flight_find_spans(gwd_wire_flight_t *flight); /* of this node's ranks, 
 /* Copies the inputs from devices, or the results to them, and calls `copied`, also when the group has failed; at once
  * when there is nothing to copy. */
 void gwd_flight_copy(gwd_wire_flight_t *flight, bool in, void (*copied)(gwd_wire_flight_t *flight));
+
+/* lane_flight_seal.c: what travels and is encrypted, where the wire has a cipher; without one the loads are those of
+ * lane_code.c, and nothing is done. What opens says whether all did. Sealing and opening is done by any thread. */
+void gwd_flight_seal_part(gwd_wire_flight_t *flight, gwd_slot_t *slot);
+void gwd_flight_seal_result(gwd_wire_flight_t *flight);
+bool gwd_flight_open_parts(gwd_wire_flight_t *flight);
+bool gwd_flight_open_result(gwd_wire_flight_t *flight, gwd_slot_t *slot);
+gwd_load_t gwd_flight_part_out(const gwd_wire_flight_t *flight, const gwd_slot_t *slot);
+gwd_load_t gwd_flight_result_out(const gwd_wire_flight_t *flight, bool raw);
+gwd_load_t gwd_flight_result_in(const gwd_wire_flight_t *flight, const gwd_slot_t *slot, bool raw);
+void gwd_flight_check_parts(const gwd_wire_flight_t *flight); /* the lane: fails the group if some did not open */
 
 /* lane_code.c. The three that compute are done by any thread. */
 bool gwd_code_is_coded(const gwd_wire_flight_t *flight);

@@ -12,6 +12,8 @@
 enum {
     ALIVE_A_SILENCE = 5, /* heartbeats within the time after which a node is dead */
     DESCRIPTION_BYTES = 224,
+    SEEN_A_CREDIT = 8, /* messages that may overtake one: announcements and data of small operations ... */
+    SEEN_MORE = 8192,  /* ... and as many pieces as are kept for later, twice; a power of two */
 };
 
 #define GOOD_BYE_NS   UINT64_C(500000000) /* how long a group that ends waits for its last words to go out */
@@ -46,16 +48,25 @@ static void note_ended(gwd_pending_t *pending, gw_status_t status) {
     free(note);
 }
 
+gw_status_t gwd_wire_post(gwd_peer_t *peer, gwd_wire_header_t *header, const void *data, uint64_t bytes, void *cookie) {
+    gwd_cipher_t *cipher = peer->group->wire->cipher;
+
+    if (!cipher)
+        return gwd_link_send(peer->link, header, GWD_WIRE_PLAIN_BYTES, data, bytes, cookie);
+    gwd_cipher_stamp(cipher, peer->node, header, offsetof(gwd_wire_header_t, stamp), &header->stamp);
+    return gwd_link_send(peer->link, header, sizeof(*header), data, bytes, cookie);
+}
+
 void gwd_wire_say(gwd_peer_t *peer, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint, gw_status_t status,
                   const char *text) {
     gwd_lane_group_t *group = peer->group;
-    const gwd_wire_header_t header = {.wire_id = group->wire->map->wire_id,
-                                      .sequence = sequence,
-                                      .fingerprint = fingerprint,
-                                      .epoch = group->epoch,
-                                      .node = group->wire->map->own_node,
-                                      .kind = kind,
-                                      .status = (uint32_t)status};
+    gwd_wire_header_t header = {.wire_id = group->wire->map->wire_id,
+                                .sequence = sequence,
+                                .fingerprint = fingerprint,
+                                .epoch = group->epoch,
+                                .node = group->wire->map->own_node,
+                                .kind = kind,
+                                .status = (uint32_t)status};
     size_t bytes = text ? strlen(text) : 0;
     note_t *note;
 
@@ -71,8 +82,10 @@ void gwd_wire_say(gwd_peer_t *peer, gwd_wire_kind_t kind, uint64_t sequence, uin
     note->wire = group->wire;
     note->is_last = kind == GWD_WIRE_FAIL || kind == GWD_WIRE_BYE;
     memcpy(note->text, text ? text : "", bytes + 1);
+    if (group->wire->cipher && bytes > 0)
+        gwd_cipher_seal(group->wire->cipher, note->text, bytes, note->text, &header.payload);
     peer->said_ns = gwd_now_ns();
-    if (gwd_link_send(peer->link, &header, sizeof(header), note->text, bytes, note) != GW_IN_PROGRESS) {
+    if (gwd_wire_post(peer, &header, note->text, bytes, note) != GW_IN_PROGRESS) {
         free(note);
         return;
     }
@@ -198,6 +211,10 @@ static void broke(gwd_lane_group_t *group, uint32_t node, const char *how) {
     gwd_lane_group_fail(group, GW_ERR_PROTOCOL_RANK, text);
 }
 
+void gwd_wire_forged(gwd_lane_group_t *group, uint32_t node) {
+    broke(group, node, "the data of a message is not what its header was sealed with: it was changed on the way");
+}
+
 static void hear_begin(gwd_peer_t *peer, const gwd_wire_header_t *header, char *text) {
     gwd_lane_group_t *group = peer->group;
     gwd_begin_t *begin = begin_at(peer, header->sequence);
@@ -236,17 +253,55 @@ static gwd_lane_group_t *find_group(gwd_lane_t *lane, uint64_t wire_id) {
     return group;
 }
 
-static char *copy_text(const void *data, uint64_t bytes) {
-    return data && bytes > 0 && bytes < GWD_TEXT_BYTES ? strndup(data, bytes) : NULL;
+/* The words of a message, or NULL: there are none. False: they are forged. */
+static bool read_text(const gwd_peer_t *peer, const gwd_wire_header_t *header, const void *data, uint64_t bytes,
+                      char **text_out) {
+    const gwd_cipher_t *cipher = peer->group->wire->cipher;
+    char text[GWD_TEXT_BYTES];
+
+    *text_out = NULL;
+    if (!data || bytes == 0 || bytes >= sizeof(text))
+        return true;
+    if (!cipher)
+        memcpy(text, data, bytes);
+    else if (!gwd_cipher_open(cipher, peer->node, data, bytes, &header->payload, text))
+        return false;
+    *text_out = strndup(text, bytes);
+    return true;
 }
 
-static void hear_fail(gwd_peer_t *peer, const gwd_wire_header_t *header, const void *data, uint64_t bytes) {
-    char *text = copy_text(data, bytes);
-
+static void hear_fail(gwd_peer_t *peer, const gwd_wire_header_t *header, char *text) {
     peer->has_left = true; /* it says no more, and need not */
     gwd_lane_group_fail(peer->group, header->status > GW_IN_PROGRESS ? (gw_status_t)header->status : GW_ERR_ABORTED,
                         text ? text : "another node has failed the group");
     free(text);
+}
+
+/* Anybody can send to UCX's ports: what is not of one of the group's nodes, or not new, changes nothing. */
+static void refuse(gwd_peer_t *peer, bool is_again) {
+    gwd_lane_group_t *group = peer->group;
+
+    gwd_stats_add(&group->lane->stats.wire_refused, 1);
+    if (!group->wire->has_refused)
+        gwd_log(GWD_LOG_WARNING, "lane",
+                "group %u: dropped a message that says it is of node %u, but %s; more are counted", group->id,
+                peer->node, is_again ? "has come before" : "is not sealed by it (wire.cipher)");
+    group->wire->has_refused = true;
+}
+
+static bool is_genuine(gwd_peer_t *peer, const gwd_wire_header_t *header, size_t header_bytes) {
+    gwd_cipher_t *cipher = peer->group->wire->cipher;
+    gwd_stamp_check_t check = GWD_STAMP_FORGED;
+
+    if (!cipher)
+        return header_bytes == GWD_WIRE_PLAIN_BYTES;
+    if (header_bytes == sizeof(*header))
+        check = gwd_cipher_check(cipher, peer->node, header, offsetof(gwd_wire_header_t, stamp), &header->stamp);
+    if (check == GWD_STAMP_AHEAD)
+        gwd_wire_lost(peer->group, peer->node, "a message that it sent long ago has not come");
+    else if (check != GWD_STAMP_GOOD)
+        refuse(peer, check == GWD_STAMP_REPEATED);
+    return check == GWD_STAMP_GOOD;
 }
 
 static void on_message(void *lane_, const void *bytes_of_header, size_t header_bytes, const void *data, uint64_t bytes,
@@ -255,10 +310,14 @@ static void on_message(void *lane_, const void *bytes_of_header, size_t header_b
     gwd_lane_group_t *group;
     gwd_wire_header_t header;
     gwd_peer_t *peer;
+    char *text = NULL;
 
-    if (header_bytes != sizeof(header))
+    if (header_bytes < GWD_WIRE_PLAIN_BYTES || header_bytes > sizeof(header)) {
+        gwd_stats_add(&lane->stats.wire_dropped, 1);
         return;
-    memcpy(&header, bytes_of_header, sizeof(header));
+    }
+    memset(&header, 0, sizeof(header));
+    memcpy(&header, bytes_of_header, header_bytes);
     group = find_group(lane, header.wire_id);
     if (!group || header.epoch != group->epoch || header.node >= group->wire->map->n_nodes ||
         header.node == group->wire->map->own_node || group->wire->closed) {
@@ -266,17 +325,22 @@ static void on_message(void *lane_, const void *bytes_of_header, size_t header_b
         return;
     }
     peer = &group->wire->peers[header.node];
+    if (!is_genuine(peer, &header, header_bytes))
+        return;
     peer->heard_ns = gwd_now_ns();
     if (header.kind == GWD_WIRE_BYE)
         hear_bye(peer, &header);
     else if (group->status != GW_OK)
         return;
+    else if ((header.kind == GWD_WIRE_BEGIN || header.kind == GWD_WIRE_FAIL) &&
+             !read_text(peer, &header, data, bytes, &text))
+        gwd_wire_forged(group, header.node);
     else if (header.kind == GWD_WIRE_BEGIN)
-        hear_begin(peer, &header, copy_text(data, bytes));
+        hear_begin(peer, &header, text);
     else if (header.kind == GWD_WIRE_PART || header.kind == GWD_WIRE_RESULT)
         gwd_wire_data(group, &header, bytes, message);
     else if (header.kind == GWD_WIRE_FAIL)
-        hear_fail(peer, &header, data, bytes);
+        hear_fail(peer, &header, text);
     else if (header.kind != GWD_WIRE_ALIVE)
         broke(group, header.node, "a message of a kind that this version does not know");
 }
@@ -316,6 +380,14 @@ static void watch(const gwd_lane_t *lane, const gwd_wire_t *wire) {
         gwd_log(GWD_LOG_ERROR, "lane", "epoll_ctl for the wire of a group: %m");
 }
 
+static uint64_t seen_window(uint32_t credits) {
+    uint64_t window = SEEN_MORE;
+
+    while (window < SEEN_MORE + SEEN_A_CREDIT * (uint64_t)credits)
+        window *= 2;
+    return window;
+}
+
 gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_map_t *map, gwd_wire_t *line, char *text) {
     struct gwd_wire_group *wire = calloc(1, sizeof(*wire));
     uint64_t now_ns = gwd_now_ns();
@@ -330,6 +402,12 @@ gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_map_t *
     watch(group->lane, line);
     wire->wire = line;
     wire->map = map;
+    if (map->has_cipher) {
+        wire->cipher = gwd_cipher_new(map->wire_key, map->wire_id, group->epoch, map->n_nodes, map->own_node,
+                                      seen_window(group->credits));
+        if (!wire->cipher)
+            return GW_ERR_NO_MEMORY;
+    }
     wire->chunk_bytes = group->plan.wire_chunk_bytes;
     wire->window = group->plan.wire_window;
     wire->peers = calloc(map->n_nodes, sizeof(*wire->peers));
@@ -394,6 +472,7 @@ void gwd_lane_wire_free(gwd_lane_group_t *group) {
     gwd_wire_free_flights(wire);
     if (wire->wire)
         free_line(group);
+    gwd_cipher_free(wire->cipher);
     free(wire->peers);
     free(wire);
     group->wire = NULL;
@@ -465,6 +544,21 @@ bool gwd_lane_wire_leave(gwd_lane_group_t *group) {
     return false;
 }
 
+/* UCX loses nothing: what does not come, though later messages have, was taken away or changed. */
+static void check_missed(gwd_peer_t *peer, uint64_t now_ns, uint64_t silence) {
+    uint64_t counter;
+
+    if (!gwd_cipher_misses(peer->group->wire->cipher, peer->node, &counter)) {
+        peer->missed_ns = 0;
+    } else if (peer->missed_ns == 0 || peer->missed != counter) {
+        peer->missed = counter;
+        peer->missed_ns = now_ns;
+    } else if (now_ns - peer->missed_ns >= silence) {
+        gwd_wire_lost(peer->group, peer->node,
+                      "a message has not come, though later ones have: it was changed or taken away on the way");
+    }
+}
+
 static void check_peer(gwd_peer_t *peer, uint64_t now_ns, uint64_t silence) {
     gwd_lane_group_t *group = peer->group;
     char who[GWD_IDENTITY_BYTES], text[GWD_TEXT_BYTES];
@@ -473,7 +567,9 @@ static void check_peer(gwd_peer_t *peer, uint64_t now_ns, uint64_t silence) {
         return;
     if (now_ns - peer->said_ns >= silence / ALIVE_A_SILENCE)
         gwd_wire_say(peer, GWD_WIRE_ALIVE, 0, 0, GW_OK, NULL);
-    if (now_ns - peer->heard_ns < silence)
+    if (group->wire->cipher)
+        check_missed(peer, now_ns, silence);
+    if (now_ns - peer->heard_ns < silence || group->status != GW_OK)
         return;
     name_node(group, peer->node, who, sizeof(who));
     snprintf(text, sizeof(text),

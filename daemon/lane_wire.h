@@ -13,6 +13,7 @@
 
 #include "lane_group.h"
 #include "transport.h"
+#include "wire_seal.h"
 
 typedef enum gwd_wire_kind {
     GWD_WIRE_BEGIN = 1, /* sequence, fingerprint, status; payload: the bucket in words, or why it failed */
@@ -28,7 +29,12 @@ typedef struct gwd_wire_header {
     uint64_t wire_id;
     uint64_t sequence, chunk, fingerprint;
     uint32_t epoch, node, kind, status;
+    /* From here on only with a cipher. */
+    gwd_sealed_t payload;
+    gwd_stamp_t stamp; /* of all before it */
 } gwd_wire_header_t;
+
+enum { GWD_WIRE_PLAIN_BYTES = offsetof(gwd_wire_header_t, payload) };
 
 /* Something that the transport ends later: the cookie of on_done. */
 typedef struct gwd_pending {
@@ -47,6 +53,7 @@ typedef struct gwd_peer {
     uint32_t node;
     gwd_link_t *link; /* NULL for this node, and once it has ended */
     uint64_t heard_ns, said_ns;
+    uint64_t missed, missed_ns; /* with a cipher: a message that has not come though a later one has, and since when */
     bool has_left;
     uint64_t last_sequence; /* of one that has left */
     gwd_begin_t *begins;    /* GWD_BEGINS * credits, by sequence */
@@ -72,6 +79,8 @@ struct gwd_wire_group {
     gwd_early_t *early;
     uint32_t n_early;
     gwd_wire_t *wire;      /* NULL once the group is over */
+    gwd_cipher_t *cipher;  /* NULL: none */
+    bool has_refused;      /* a message, and the log says so */
     uint32_t n_notes;      /* said and not ended */
     uint32_t n_last_words; /* of these FAIL and BYE */
     uint64_t close_ns;     /* when links are ended at the latest, once the group has failed or ended; 0: neither */
@@ -86,6 +95,12 @@ struct gwd_wire_group {
 /* Sends header and text; the text is copied. */
 void gwd_wire_say(gwd_peer_t *peer, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint, gw_status_t status,
                   const char *text);
+
+/* Sends; with a cipher the header is stamped first, and `data` has been sealed. As gwd_link_send. */
+gw_status_t gwd_wire_post(gwd_peer_t *peer, gwd_wire_header_t *header, const void *data, uint64_t bytes, void *cookie);
+
+/* Fails the group, since what came from a node is not what it has sent. */
+void gwd_wire_forged(gwd_lane_group_t *group, uint32_t node);
 
 /* Fails the group, since the way to a node is broken. */
 void gwd_wire_lost(gwd_lane_group_t *group, uint32_t node, const char *why);

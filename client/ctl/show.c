@@ -250,6 +250,8 @@ static void print_progress(const cJSON *group) {
     printf("  engine %s: ", gwctl_cell_text(gwctl_text(group, "engine")).text);
     gwctl_print_text(gwctl_text(group, "why"));
     putchar('\n');
+    if (gwctl_text(group, "cipher")[0] != '\0')
+        printf("  cipher between nodes: %s\n", gwctl_cell_text(gwctl_text(group, "cipher")).text);
     print_plan(group);
 }
 
