@@ -1,0 +1,269 @@
+/* fake_node.c - a daemon of a group that sends what no daemon sends, for test_cipher.py
+ *
+ *   fake_node ID NRANKS RANK NAME=VALUE...     the settings that it says it has
+ *
+ * It joins with one rank at the root that the id names, says "ready" when the group begins, and then does a command a
+ * line, answering "done" when UCX is through with it:
+ *
+ *   send HOW KIND    a message to node 0. HOW: good, again (the bytes of the last good one), forged (a bit of the tag
+ *                    is wrong), returned (with the stamp of one from node 0), plain (no stamp), changed (a bit of the
+ *                    text is), lost (a good one that is not sent)
+ *   random N         N messages of any length in the name of this node
+ */
+#include <arpa/inet.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bootstrap_address.h"
+#include "bootstrap_contact.h"
+#include "bootstrap_proof.h"
+#include "gradwire.pb-c.h"
+#include "lane_wire.h"
+#include "transport.h"
+
+enum { TEXT_BYTES = 40, LARGE_BYTES = 200000, WINDOW = 8192, EPOCH = 1 };
+
+typedef struct fake {
+    int fd;
+    gwd_id_layout_t id;
+    gwd_seal_t out, in;
+    uint8_t frame[GWD_FRAME_MAX + GWD_SEAL_BYTES + 4];
+    gwd_wire_t *wire;
+    gwd_link_t *link;
+    gwd_cipher_t *cipher, *other; /* this node's, and what node 0 has */
+    uint32_t index;
+    unsigned under_way;
+    gwd_wire_header_t last;
+    char last_text[TEXT_BYTES];
+} fake_t;
+
+static void must(bool is_true, const char *what) {
+    if (is_true)
+        return;
+    fprintf(stderr, "fake_node: failed: %s\n", what);
+    exit(1);
+}
+
+#define MUST(condition) must((condition), #condition)
+
+/* ---- bootstrap ------------------------------------------------------------------------------------------ */
+
+static void put(const fake_t *fake, const void *data, size_t bytes) {
+    MUST(send(fake->fd, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes);
+}
+
+static void get(const fake_t *fake, void *data, size_t bytes) {
+    MUST(recv(fake->fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes);
+}
+
+static void say_frame(fake_t *fake, gwd_frame_type_t type, const ProtobufCMessage *message) {
+    uint32_t bytes = 1 + (uint32_t)protobuf_c_message_get_packed_size(message), length = bytes + GWD_SEAL_BYTES;
+
+    fake->frame[4] = (uint8_t)type;
+    protobuf_c_message_pack(message, fake->frame + 5);
+    gwd_seal_close(&fake->out, fake->frame + 4, bytes);
+    memcpy(fake->frame, &length, sizeof(length));
+    put(fake, fake->frame, 4 + length);
+}
+
+/* The body is fake->frame + 1. */
+static size_t hear_frame(fake_t *fake, gwd_frame_type_t type) {
+    uint32_t length;
+
+    get(fake, &length, sizeof(length));
+    MUST(length > GWD_SEAL_BYTES && length < sizeof(fake->frame));
+    get(fake, fake->frame, length);
+    MUST(gwd_seal_open(&fake->in, fake->frame, length));
+    MUST(fake->frame[0] == type);
+    return length - GWD_SEAL_BYTES - 1;
+}
+
+static void shake_hands(fake_t *fake) {
+    uint8_t node[GWD_NODE_BYTES] = "a fake node", proof[GWD_PROOF_BYTES];
+    const uint8_t *token = fake->id.token;
+    gwd_address_list_t at;
+    gwd_transcript_t said;
+
+    gwd_address_from_id(&fake->id, &at);
+    MUST(at.n > 0);
+    fake->fd = socket(at.items[0].any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    MUST(fake->fd >= 0 && connect(fake->fd, &at.items[0].any, gwd_address_bytes(&at.items[0])) == 0);
+    gwd_proof_knock(token, node, &said.knock);
+    put(fake, &said.knock, sizeof(said.knock));
+    get(fake, &said.challenge, sizeof(said.challenge));
+    gwd_proof_make(token, GWD_SIDE_BRANCH, &said, proof);
+    put(fake, proof, sizeof(proof));
+    get(fake, proof, sizeof(proof));
+    MUST(gwd_proof_check(token, GWD_SIDE_ROOT, &said, proof));
+    gwd_proof_key(token, GWD_SIDE_BRANCH, &said, &fake->out);
+    gwd_proof_key(token, GWD_SIDE_ROOT, &said, &fake->in);
+}
+
+static void greet(fake_t *fake, uint32_t nranks, char **words, size_t n) {
+    Gw__NodeSetting settings[8], *list[8];
+    Gw__NodeHello hello = GW__NODE_HELLO__INIT;
+    const void *address;
+    size_t bytes;
+
+    MUST(n <= 8);
+    for (size_t i = 0; i < n; i++) {
+        gw__node_setting__init(list[i] = &settings[i]);
+        settings[i].name = strtok(words[i], "=");
+        settings[i].value = strtok(NULL, "=");
+    }
+    gwd_wire_address(fake->wire, &address, &bytes);
+    hello.nranks = nranks;
+    hello.host = hello.version = hello.isa = (char *)(uintptr_t) "fake";
+    hello.n_setting = n;
+    hello.setting = list;
+    hello.address.data = (uint8_t *)(uintptr_t)address;
+    hello.address.len = bytes;
+    say_frame(fake, GWD_FRAME_HELLO, &hello.base);
+    (void)hear_frame(fake, GWD_FRAME_WELCOME);
+}
+
+static void take_table(fake_t *fake) {
+    char text[GWD_WIRE_TEXT_BYTES];
+    uint32_t nodes = 1;
+
+    for (uint32_t i = 0; i < nodes; i++) {
+        size_t bytes = hear_frame(fake, GWD_FRAME_TABLE);
+        Gw__NodeTable *row = gw__node_table__unpack(NULL, bytes, fake->frame + 1);
+
+        MUST(row != NULL);
+        nodes = row->nodes;
+        if (i == 0)
+            MUST(gwd_link_new(fake->wire, row->address.data, row->address.len, NULL, &fake->link, text) == GW_OK);
+        if (strcmp(row->host, "fake") == 0)
+            fake->index = row->index;
+        gw__node_table__free_unpacked(row, NULL);
+    }
+}
+
+/* ---- the wire ------------------------------------------------------------------------------------------- */
+
+static void on_message(void *lane, const void *header, size_t header_bytes, const void *data, uint64_t bytes,
+                       gwd_message_t *message) {
+    (void)lane, (void)header, (void)header_bytes, (void)data, (void)bytes, (void)message;
+}
+
+static void on_done(void *lane, void *cookie, gw_status_t status) {
+    (void)cookie, (void)status;
+    ((fake_t *)lane)->under_way--;
+}
+
+static void on_broken(void *lane, void *cookie, const char *text) {
+    (void)lane, (void)cookie, (void)text;
+}
+
+static void send_out(fake_t *fake, const void *header, size_t header_bytes, const void *data, uint64_t bytes) {
+    gw_status_t status = gwd_link_send(fake->link, header, header_bytes, data, bytes, fake);
+
+    fake->under_way += status == GW_IN_PROGRESS;
+    while (fake->under_way > 0)
+        gwd_wire_progress(fake->wire);
+}
+
+static void send_message(fake_t *fake, const char *how, uint32_t kind) {
+    static uint64_t sequence;
+    gwd_wire_header_t header = {.wire_id = gwd_proof_wire_id(fake->id.token), .epoch = EPOCH, .kind = kind};
+    char text[TEXT_BYTES] = "words of a fake node";
+    size_t stamped = offsetof(gwd_wire_header_t, stamp);
+
+    if (strcmp(how, "again") == 0) {
+        send_out(fake, &fake->last, sizeof(fake->last), fake->last_text, TEXT_BYTES);
+        return;
+    }
+    header.node = fake->index;
+    header.sequence = ++sequence;
+    if (strcmp(how, "plain") == 0) {
+        send_out(fake, &header, GWD_WIRE_PLAIN_BYTES, text, TEXT_BYTES);
+        return;
+    }
+    gwd_cipher_seal(fake->cipher, text, TEXT_BYTES, text, &header.payload);
+    if (strcmp(how, "returned") == 0)
+        gwd_cipher_stamp(fake->other, fake->index, &header, stamped, &header.stamp);
+    else
+        gwd_cipher_stamp(fake->cipher, 0, &header, stamped, &header.stamp);
+    fake->last = header;
+    memcpy(fake->last_text, text, TEXT_BYTES);
+    if (strcmp(how, "forged") == 0) {
+        header.stamp.counter += 1000; /* so that it is nobody's */
+        header.stamp.tag[7] ^= 4;
+    }
+    if (strcmp(how, "changed") == 0)
+        text[3] ^= 1;
+    if (strcmp(how, "lost") != 0)
+        send_out(fake, &header, sizeof(header), text, TEXT_BYTES);
+}
+
+static void send_random(fake_t *fake, unsigned n) {
+    uint8_t header[GWD_WIRE_HEADER_MAX], *data = malloc(LARGE_BYTES);
+    gwd_wire_header_t named = {.wire_id = gwd_proof_wire_id(fake->id.token), .epoch = EPOCH};
+
+    MUST(data != NULL);
+    randombytes_buf(data, LARGE_BYTES);
+    named.node = fake->index;
+    for (unsigned i = 0; i < n; i++) {
+        size_t bytes = i % 2 ? sizeof(named) : 1 + randombytes_uniform(sizeof(header) - 1);
+
+        randombytes_buf(header, sizeof(header));
+        if (i % 3 > 0) {
+            named.kind = i % 7;
+            memcpy(header, &named, offsetof(gwd_wire_header_t, status));
+        }
+        send_out(fake, header, bytes, data, i % 5 ? randombytes_uniform(300) : LARGE_BYTES);
+    }
+    free(data);
+}
+
+int main(int argc, char **argv) {
+    static const gwd_wire_events_t events = {on_message, on_done, on_broken};
+    static const gwd_transport_config_t config = {.devices = "lo", .transports = "tcp", .ports = "", .paths = 1};
+    static fake_t fake;
+    char text[GWD_WIRE_TEXT_BYTES], line[128];
+    uint8_t key[GWD_CIPHER_KEY_BYTES];
+    gwd_transport_t *transport;
+    Gw__NodeRank rank = GW__NODE_RANK__INIT;
+    Gw__NodePrepared prepared = GW__NODE_PREPARED__INIT;
+
+    MUST(argc > 3 && sodium_init() >= 0);
+    MUST(sodium_hex2bin((uint8_t *)&fake.id, sizeof(fake.id), argv[1], strlen(argv[1]), NULL, NULL, NULL) == 0);
+    MUST(gwd_transport_open(&config, &transport, text) == GW_OK);
+    MUST(gwd_wire_new(transport, &events, &fake, &fake.wire, text) == GW_OK);
+    shake_hands(&fake);
+    greet(&fake, (uint32_t)atoi(argv[2]), argv + 4, (size_t)argc - 4);
+    rank.rank = (uint32_t)atoi(argv[3]);
+    say_frame(&fake, GWD_FRAME_RANK, &rank.base);
+    take_table(&fake);
+    gwd_proof_wire_key(fake.id.token, key);
+    fake.cipher = gwd_cipher_new(key, gwd_proof_wire_id(fake.id.token), EPOCH, 2, fake.index, WINDOW);
+    fake.other = gwd_cipher_new(key, gwd_proof_wire_id(fake.id.token), EPOCH, 2, 0, WINDOW);
+    MUST(fake.cipher != NULL && fake.other != NULL && fake.index == 1);
+    say_frame(&fake, GWD_FRAME_PREPARED, &prepared.base);
+    (void)hear_frame(&fake, GWD_FRAME_GO);
+    puts("ready");
+    fflush(stdout);
+    while (fgets(line, sizeof(line), stdin) != NULL) {
+        const char *command = strtok(line, " \n"), *how = strtok(NULL, " \n"), *kind = strtok(NULL, " \n");
+
+        MUST(command != NULL && how != NULL);
+        if (kind != NULL)
+            send_message(&fake, how, (uint32_t)atoi(kind));
+        else
+            send_random(&fake, (unsigned)atoi(how));
+        puts("done");
+        fflush(stdout);
+    }
+    gwd_link_abort(fake.link);
+    gwd_wire_free(fake.wire);
+    gwd_transport_close(transport);
+    gwd_cipher_free(fake.cipher);
+    gwd_cipher_free(fake.other);
+    close(fake.fd);
+    return 0;
+}
