@@ -243,7 +243,7 @@ $(CTL_OBJ) $(CTL_MAIN): PART := $(SHARED) -Iclient/ctl
 $(DAEMON_OBJ) $(DAEMON_MAIN): PART := $(SHARED) -Ikernels -Icodec -Idaemon
 $(B)/obj/tests/%.o: PART := $(SHARED) -I. -Ikernels -Icodec -Idaemon -Iclient -Itests/lib
 $(B)/obj/bench/%.o: PART := $(SHARED) -Ikernels -Icodec -Ibench
-$(B)/obj/bench/wire.o: PART := $(SHARED) -Ibench -Idaemon
+$(B)/obj/bench/wire.o $(B)/obj/bench/cipher.o: PART := $(SHARED) -Ibench -Idaemon
 $(B)/obj/examples/%.o: PART := $(PUBLIC)
 $(B)/obj/$(GPU_DEMO_DIR)/%.o: PART := $(PUBLIC) $(CUDA_INCLUDE)
 $(DAEMON_CUDA_OBJ): PART := $(SHARED) -Idaemon $(CUDA_INCLUDE)
@@ -351,9 +351,9 @@ $(call programs,$(BENCH_SRC)): LIBS := $(CLIENT_LIBS) -lm
 $(call programs,$(BENCH_SRC)): $(B)/%: $(B)/obj/%.o $(LIBSTATIC) $(LIBKERNELS) $(LIBCODEC)
 	$(link)
 
-# This one measures a part of the daemon.
-$(B)/bench/wire: LIBS := $(DAEMON_LIBS)
-$(B)/bench/wire: $(LIBDAEMON) $(LIBPROTO)
+# These measure parts of the daemon.
+$(B)/bench/wire $(B)/bench/cipher: LIBS := $(DAEMON_LIBS)
+$(B)/bench/wire $(B)/bench/cipher: $(LIBDAEMON) $(LIBPROTO)
 
 # Examples are what a user would write: public header, shared library.
 AS_USER = -L$(B) -Wl,-rpath,'$$ORIGIN/..' -lgradwire
