@@ -77,10 +77,12 @@ bool gwd_flight_open_parts(gwd_wire_flight_t *flight) {
 
 bool gwd_flight_open_result(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
     gwd_transfer_t *result = &slot->result_in;
-    gwd_load_t from = gwd_flight_result_in(flight, slot, result->raw), to = gwd_code_result_in(flight, slot, result->raw);
+    gwd_load_t from = gwd_flight_result_in(flight, slot, result->raw),
+               to = gwd_code_result_in(flight, slot, result->raw);
 
     if (cipher_of(flight))
-        result->forged = !gwd_cipher_open(cipher_of(flight), slot->node, from.data, from.bytes, &result->sealed, to.data);
+        result->forged =
+            !gwd_cipher_open(cipher_of(flight), slot->node, from.data, from.bytes, &result->sealed, to.data);
     return !result->forged;
 }
 

@@ -50,8 +50,8 @@ static void derive(const uint8_t key[GWD_CIPHER_KEY_BYTES], const purpose_t *pur
                              GWD_CIPHER_KEY_BYTES);
 }
 
-gwd_cipher_t *gwd_cipher_new(const uint8_t key[GWD_CIPHER_KEY_BYTES], uint64_t wire_id, uint32_t epoch, uint32_t n_nodes,
-                             uint32_t own_node, uint64_t window) {
+gwd_cipher_t *gwd_cipher_new(const uint8_t key[GWD_CIPHER_KEY_BYTES], uint64_t wire_id, uint32_t epoch,
+                             uint32_t n_nodes, uint32_t own_node, uint64_t window) {
     gwd_cipher_t *cipher = calloc(1, sizeof(*cipher) + n_nodes * sizeof(cipher->peers[0]));
     purpose_t payload = {.label = "payload", .wire_id = wire_id, .epoch = epoch, .from = own_node};
     purpose_t header = {.label = "header", .wire_id = wire_id, .epoch = epoch};
@@ -102,8 +102,8 @@ void gwd_cipher_seal(gwd_cipher_t *cipher, const void *from, uint64_t bytes, voi
 
     sealed_out->number = atomic_fetch_add_explicit(&cipher->n_payloads, 1, memory_order_relaxed);
     make_nonce(sealed_out->number, nonce);
-    (void)crypto_aead_chacha20poly1305_ietf_encrypt_detached(to, sealed_out->tag, NULL, from, bytes, NULL, 0, NULL, nonce,
-                                                             cipher->payload_key); /* it cannot fail */
+    (void)crypto_aead_chacha20poly1305_ietf_encrypt_detached(to, sealed_out->tag, NULL, from, bytes, NULL, 0, NULL,
+                                                             nonce, cipher->payload_key); /* it cannot fail */
 }
 
 bool gwd_cipher_open(const gwd_cipher_t *cipher, uint32_t node, const void *from, uint64_t bytes,
@@ -158,8 +158,8 @@ gwd_stamp_check_t gwd_cipher_check(gwd_cipher_t *cipher, uint32_t node, const vo
     uint8_t nonce[NONCE_BYTES], nothing = 0;
 
     make_nonce(stamp->counter, nonce);
-    if (crypto_aead_chacha20poly1305_ietf_decrypt_detached(&nothing, NULL, &nothing, 0, stamp->tag, header, bytes, nonce,
-                                                           peer->in_key) != 0)
+    if (crypto_aead_chacha20poly1305_ietf_decrypt_detached(&nothing, NULL, &nothing, 0, stamp->tag, header, bytes,
+                                                           nonce, peer->in_key) != 0)
         return GWD_STAMP_FORGED;
     return note(cipher, &peer->in, stamp->counter);
 }

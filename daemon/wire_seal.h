@@ -44,8 +44,8 @@ typedef struct gwd_cipher gwd_cipher_t; /* of a group, on one node */
 /* `key`: the group's. A wire_id and epoch are used once under a key, so no number or counter comes twice under any of the
  * keys made from them. `window`: how far ahead of a missing message others may be; a power of two, at least 64. NULL: no
  * memory. */
-gwd_cipher_t *gwd_cipher_new(const uint8_t key[GWD_CIPHER_KEY_BYTES], uint64_t wire_id, uint32_t epoch, uint32_t n_nodes,
-                             uint32_t own_node, uint64_t window);
+gwd_cipher_t *gwd_cipher_new(const uint8_t key[GWD_CIPHER_KEY_BYTES], uint64_t wire_id, uint32_t epoch,
+                             uint32_t n_nodes, uint32_t own_node, uint64_t window);
 void gwd_cipher_free(gwd_cipher_t *cipher);
 
 /* Encrypts `bytes` to `to`, which may be `from`. Thread: any, several at once. */

@@ -61,7 +61,7 @@ static void payloads_open_as_they_were_sealed_and_changed_ones_do_not(void) {
     CU_ASSERT_NOT_EQUAL(memcmp(data, clear, BYTES), 0);
     CU_ASSERT(gwd_cipher_open(b, 0, data, BYTES, &sealed, opened));
     CU_ASSERT_EQUAL(memcmp(opened, clear, BYTES), 0);
-    CU_ASSERT(gwd_cipher_open(c, 0, data, BYTES, &sealed, opened)); /* one for all nodes */
+    CU_ASSERT(gwd_cipher_open(c, 0, data, BYTES, &sealed, opened));       /* one for all nodes */
     CU_ASSERT_FALSE(gwd_cipher_open(b, 2, data, BYTES, &sealed, opened)); /* it is not of node 2 */
     CU_ASSERT_FALSE(gwd_cipher_open(b, 0, data, BYTES - 1, &sealed, opened));
     for (size_t i = 0; i < BYTES; i += 37) {
@@ -105,7 +105,8 @@ static void keys_are_of_one_group_and_epoch(void) {
     gwd_cipher_stamp(a, 1, header, HEADER, &stamp);
     for (int i = 0; i < 4; i++) { /* the last is the right one */
         CU_ASSERT_EQUAL(gwd_cipher_open(others[i], 0, data, BYTES, &sealed, opened), i == 3);
-        CU_ASSERT_EQUAL(gwd_cipher_check(others[i], 0, header, HEADER, &stamp), i == 3 ? GWD_STAMP_GOOD : GWD_STAMP_FORGED);
+        CU_ASSERT_EQUAL(gwd_cipher_check(others[i], 0, header, HEADER, &stamp),
+                        i == 3 ? GWD_STAMP_GOOD : GWD_STAMP_FORGED);
         gwd_cipher_free(others[i]);
     }
     gwd_cipher_free(a);
