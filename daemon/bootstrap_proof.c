@@ -7,7 +7,7 @@
 
 _Static_assert(sizeof(gwd_knock_t) == 72 && sizeof(gwd_challenge_t) == 56, "packets of the handshake");
 _Static_assert(GWD_SEAL_BYTES == crypto_aead_chacha20poly1305_ietf_ABYTES, "the seal of a frame");
-_Static_assert(GWD_CIPHER_KEY_BYTES == GWD_TOKEN_BYTES, "keyed_hash takes either");
+_Static_assert((int)GWD_CIPHER_KEY_BYTES == (int)GWD_TOKEN_BYTES, "keyed_hash takes either");
 _Static_assert(GWD_TOKEN_BYTES >= crypto_generichash_KEYBYTES_MIN && GWD_TOKEN_BYTES <= crypto_generichash_KEYBYTES_MAX,
                "a token is a key");
 

@@ -12,8 +12,6 @@
 enum {
     ALIVE_A_SILENCE = 5, /* heartbeats within the time after which a node is dead */
     DESCRIPTION_BYTES = 224,
-    SEEN_A_CREDIT = 8, /* messages that may overtake one: announcements and data of small operations ... */
-    SEEN_MORE = 8192,  /* ... and as many pieces as are kept for later, twice; a power of two */
 };
 
 #define GOOD_BYE_NS   UINT64_C(500000000) /* how long a group that ends waits for its last words to go out */
@@ -46,15 +44,6 @@ static void note_ended(gwd_pending_t *pending, gw_status_t status) {
     note->wire->n_notes--;
     note->wire->n_last_words -= note->is_last;
     free(note);
-}
-
-gw_status_t gwd_wire_post(gwd_peer_t *peer, gwd_wire_header_t *header, const void *data, uint64_t bytes, void *cookie) {
-    gwd_cipher_t *cipher = peer->group->wire->cipher;
-
-    if (!cipher)
-        return gwd_link_send(peer->link, header, GWD_WIRE_PLAIN_BYTES, data, bytes, cookie);
-    gwd_cipher_stamp(cipher, peer->node, header, offsetof(gwd_wire_header_t, stamp), &header->stamp);
-    return gwd_link_send(peer->link, header, sizeof(*header), data, bytes, cookie);
 }
 
 void gwd_wire_say(gwd_peer_t *peer, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint, gw_status_t status,
@@ -253,55 +242,11 @@ static gwd_lane_group_t *find_group(gwd_lane_t *lane, uint64_t wire_id) {
     return group;
 }
 
-/* The words of a message, or NULL: there are none. False: they are forged. */
-static bool read_text(const gwd_peer_t *peer, const gwd_wire_header_t *header, const void *data, uint64_t bytes,
-                      char **text_out) {
-    const gwd_cipher_t *cipher = peer->group->wire->cipher;
-    char text[GWD_TEXT_BYTES];
-
-    *text_out = NULL;
-    if (!data || bytes == 0 || bytes >= sizeof(text))
-        return true;
-    if (!cipher)
-        memcpy(text, data, bytes);
-    else if (!gwd_cipher_open(cipher, peer->node, data, bytes, &header->payload, text))
-        return false;
-    *text_out = strndup(text, bytes);
-    return true;
-}
-
 static void hear_fail(gwd_peer_t *peer, const gwd_wire_header_t *header, char *text) {
     peer->has_left = true; /* it says no more, and need not */
     gwd_lane_group_fail(peer->group, header->status > GW_IN_PROGRESS ? (gw_status_t)header->status : GW_ERR_ABORTED,
                         text ? text : "another node has failed the group");
     free(text);
-}
-
-/* Anybody can send to UCX's ports: what is not of one of the group's nodes, or not new, changes nothing. */
-static void refuse(gwd_peer_t *peer, bool is_again) {
-    gwd_lane_group_t *group = peer->group;
-
-    gwd_stats_add(&group->lane->stats.wire_refused, 1);
-    if (!group->wire->has_refused)
-        gwd_log(GWD_LOG_WARNING, "lane",
-                "group %u: dropped a message that says it is of node %u, but %s; more are counted", group->id,
-                peer->node, is_again ? "has come before" : "is not sealed by it (wire.cipher)");
-    group->wire->has_refused = true;
-}
-
-static bool is_genuine(gwd_peer_t *peer, const gwd_wire_header_t *header, size_t header_bytes) {
-    gwd_cipher_t *cipher = peer->group->wire->cipher;
-    gwd_stamp_check_t check = GWD_STAMP_FORGED;
-
-    if (!cipher)
-        return header_bytes == GWD_WIRE_PLAIN_BYTES;
-    if (header_bytes == sizeof(*header))
-        check = gwd_cipher_check(cipher, peer->node, header, offsetof(gwd_wire_header_t, stamp), &header->stamp);
-    if (check == GWD_STAMP_AHEAD)
-        gwd_wire_lost(peer->group, peer->node, "a message that it sent long ago has not come");
-    else if (check != GWD_STAMP_GOOD)
-        refuse(peer, check == GWD_STAMP_REPEATED);
-    return check == GWD_STAMP_GOOD;
 }
 
 static void on_message(void *lane_, const void *bytes_of_header, size_t header_bytes, const void *data, uint64_t bytes,
@@ -325,7 +270,7 @@ static void on_message(void *lane_, const void *bytes_of_header, size_t header_b
         return;
     }
     peer = &group->wire->peers[header.node];
-    if (!is_genuine(peer, &header, header_bytes))
+    if (!gwd_wire_is_genuine(peer, &header, header_bytes))
         return;
     peer->heard_ns = gwd_now_ns();
     if (header.kind == GWD_WIRE_BYE)
@@ -333,7 +278,7 @@ static void on_message(void *lane_, const void *bytes_of_header, size_t header_b
     else if (group->status != GW_OK)
         return;
     else if ((header.kind == GWD_WIRE_BEGIN || header.kind == GWD_WIRE_FAIL) &&
-             !read_text(peer, &header, data, bytes, &text))
+             !gwd_wire_read_text(peer, &header, data, bytes, &text))
         gwd_wire_forged(group, header.node);
     else if (header.kind == GWD_WIRE_BEGIN)
         hear_begin(peer, &header, text);
@@ -380,14 +325,6 @@ static void watch(const gwd_lane_t *lane, const gwd_wire_t *wire) {
         gwd_log(GWD_LOG_ERROR, "lane", "epoll_ctl for the wire of a group: %m");
 }
 
-static uint64_t seen_window(uint32_t credits) {
-    uint64_t window = SEEN_MORE;
-
-    while (window < SEEN_MORE + SEEN_A_CREDIT * (uint64_t)credits)
-        window *= 2;
-    return window;
-}
-
 gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_map_t *map, gwd_wire_t *line, char *text) {
     struct gwd_wire_group *wire = calloc(1, sizeof(*wire));
     uint64_t now_ns = gwd_now_ns();
@@ -402,12 +339,8 @@ gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_map_t *
     watch(group->lane, line);
     wire->wire = line;
     wire->map = map;
-    if (map->has_cipher) {
-        wire->cipher = gwd_cipher_new(map->wire_key, map->wire_id, group->epoch, map->n_nodes, map->own_node,
-                                      seen_window(group->credits));
-        if (!wire->cipher)
-            return GW_ERR_NO_MEMORY;
-    }
+    if (map->has_cipher && !gwd_wire_make_cipher(group))
+        return GW_ERR_NO_MEMORY;
     wire->chunk_bytes = group->plan.wire_chunk_bytes;
     wire->window = group->plan.wire_window;
     wire->peers = calloc(map->n_nodes, sizeof(*wire->peers));
@@ -544,21 +477,6 @@ bool gwd_lane_wire_leave(gwd_lane_group_t *group) {
     return false;
 }
 
-/* UCX loses nothing: what does not come, though later messages have, was taken away or changed. */
-static void check_missed(gwd_peer_t *peer, uint64_t now_ns, uint64_t silence) {
-    uint64_t counter;
-
-    if (!gwd_cipher_misses(peer->group->wire->cipher, peer->node, &counter)) {
-        peer->missed_ns = 0;
-    } else if (peer->missed_ns == 0 || peer->missed != counter) {
-        peer->missed = counter;
-        peer->missed_ns = now_ns;
-    } else if (now_ns - peer->missed_ns >= silence) {
-        gwd_wire_lost(peer->group, peer->node,
-                      "a message has not come, though later ones have: it was changed or taken away on the way");
-    }
-}
-
 static void check_peer(gwd_peer_t *peer, uint64_t now_ns, uint64_t silence) {
     gwd_lane_group_t *group = peer->group;
     char who[GWD_IDENTITY_BYTES], text[GWD_TEXT_BYTES];
@@ -568,7 +486,7 @@ static void check_peer(gwd_peer_t *peer, uint64_t now_ns, uint64_t silence) {
     if (now_ns - peer->said_ns >= silence / ALIVE_A_SILENCE)
         gwd_wire_say(peer, GWD_WIRE_ALIVE, 0, 0, GW_OK, NULL);
     if (group->wire->cipher)
-        check_missed(peer, now_ns, silence);
+        gwd_wire_check_missed(peer, now_ns, silence);
     if (now_ns - peer->heard_ns < silence || group->status != GW_OK)
         return;
     name_node(group, peer->node, who, sizeof(who));

@@ -96,14 +96,29 @@ struct gwd_wire_group {
 void gwd_wire_say(gwd_peer_t *peer, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint, gw_status_t status,
                   const char *text);
 
-/* Sends; with a cipher the header is stamped first, and `data` has been sealed. As gwd_link_send. */
-gw_status_t gwd_wire_post(gwd_peer_t *peer, gwd_wire_header_t *header, const void *data, uint64_t bytes, void *cookie);
-
 /* Fails the group, since what came from a node is not what it has sent. */
 void gwd_wire_forged(gwd_lane_group_t *group, uint32_t node);
 
 /* Fails the group, since the way to a node is broken. */
 void gwd_wire_lost(gwd_lane_group_t *group, uint32_t node, const char *why);
+
+/* lane_wire_seal.c */
+
+/* False: no memory. */
+bool gwd_wire_make_cipher(gwd_lane_group_t *group);
+
+/* Sends; with a cipher the header is stamped first, and `data` has been sealed. As gwd_link_send. */
+gw_status_t gwd_wire_post(gwd_peer_t *peer, gwd_wire_header_t *header, const void *data, uint64_t bytes, void *cookie);
+
+/* Whether it is the peer's own, and new; else it has been counted. */
+bool gwd_wire_is_genuine(gwd_peer_t *peer, const gwd_wire_header_t *header, size_t header_bytes);
+
+/* The words of a message (malloc), or NULL: there are none. False: they are forged. */
+bool gwd_wire_read_text(const gwd_peer_t *peer, const gwd_wire_header_t *header, const void *data, uint64_t bytes,
+                        char **text_out);
+
+/* Fails the group when a message has not come for so long, though later ones have. */
+void gwd_wire_check_missed(gwd_peer_t *peer, uint64_t now_ns, uint64_t silence_ns);
 
 /* lane_flight.c */
 void gwd_wire_run(gwd_op_t *op);
