@@ -59,12 +59,14 @@ static int create_bucket(struct trainer *t, int layer) {
     desc.priority = LAYERS - layer; /* the next forward pass needs the first layer first */
     desc.matrices = matrices;
     desc.n_matrices = 2;
+    desc.codec = t->run->codec;
+    desc.no_error_feedback = t->run->no_error_feedback;
     return check(t, gw_bucket_create(t->group, &desc, &t->bucket[layer]), "gw_bucket_create");
 }
 
 static int trainer_open(struct trainer *t) {
     gw_options_t options = GW_OPTIONS_INIT;
-    options.socket_path = t->run->socket_path;
+    options.socket_path = t->run->socket_path[t->rank];
     if (check(t, gw_connect(&options, &t->context), "gw_connect") || exchange_id(t) ||
         check(t, gw_group_init(t->context, &t->run->results->id, RANKS, t->rank, &t->group), "gw_group_init") ||
         check(t, gw_buffer_alloc(t->context, mlp_total_count() * sizeof(float), &t->gradients), "gw_buffer_alloc"))
@@ -220,7 +222,7 @@ int trainer_run(const struct run *run, int rank) {
         rc = check(&t, gw_buffer_alloc(t.context, sizeof(int64_t), &counter), "gw_buffer_alloc");
     if (rc == 0)
         rc = train(&t, gw_buffer_data(counter));
-    if (rc == 0)
+    if (rc == 0 && !run->figures_path)
         rc = measure(&t);
     if (rc == 0) {
         atomic_fetch_add(&run->results->trainers_finished, 1);
