@@ -21,7 +21,8 @@
 static const char usage[] =
     "usage: fashion_mnist [--socket PATH,...] [--data FOLDER] [--out FOLDER] [--epochs N] [--epoch-steps N] [--seed "
     "N]\n"
-    "    [--codec NAME] [--no-error-feedback] [--figures PATH] [--daemon-pid N] [--admin-command WORDS]\n"
+    "    [--codec NAME] [--no-error-feedback] [--wrong-scale F] [--figures PATH] [--daemon-pid N] [--admin-command "
+    "WORDS]\n"
     "Trains a perceptron on Fashion-MNIST in 4 processes that average gradients through gradwired.\n"
     "  --socket PATH   the daemon's client socket (default: where the library looks); several, with commas: the "
     "daemons\n"
@@ -33,6 +34,7 @@ static const char usage[] =
     "  --seed N        of weights and order (default: 1)\n"
     "  --codec NAME    of gradients between nodes: none, fp16, bf16, fp8, int8, int4 (default: none)\n"
     "  --no-error-feedback  what the codec leaves out is lost\n"
+    "  --wrong-scale F a negative control: averages come out multiplied by this, 0.001 to 1000\n"
     "  --figures PATH  only train, prove nothing, and write what came of it to this file as JSON\n"
     "  --daemon-pid N  the daemon's, to tell its use of the cores from that of other programs\n"
     "  --admin-command WORDS   run before the group ends and shown in the report, for example 'gwctl groups'\n";
@@ -88,6 +90,7 @@ static int parse_options(int argc, char **argv, struct run *run, const char **da
         {"seed", required_argument, NULL, 'S'},
         {"codec", required_argument, NULL, 'c'},
         {"no-error-feedback", no_argument, NULL, 'n'},
+        {"wrong-scale", required_argument, NULL, 'w'},
         {"figures", required_argument, NULL, 'f'},
         {"admin-command", required_argument, NULL, 'a'},
         {"daemon-pid", required_argument, NULL, 'p'},
@@ -107,6 +110,13 @@ static int parse_options(int argc, char **argv, struct run *run, const char **da
             break;
         case 'n':
             run->no_error_feedback = 1;
+            break;
+        case 'w':
+            run->wrong_scale = strtod(optarg, NULL);
+            if (!(run->wrong_scale >= 0.001 && run->wrong_scale <= 1000)) {
+                fprintf(stderr, "fashion_mnist: '%s' is not a number from 0.001 to 1000\n", optarg);
+                return 3;
+            }
             break;
         case 'f':
             run->figures_path = optarg;
@@ -259,7 +269,7 @@ static int prove(const struct run *run) {
 }
 
 int main(int argc, char **argv) {
-    struct run run = {.output_folder = ".", .seed = 1, .epochs = 2, .nodes = 1};
+    struct run run = {.output_folder = ".", .seed = 1, .epochs = 2, .nodes = 1, .wrong_scale = 1.0};
     const char *data = DATA_FOLDER;
     int stop = parse_options(argc, argv, &run, &data);
     if (stop)

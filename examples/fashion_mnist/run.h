@@ -84,6 +84,7 @@ struct run {
     int nodes;                      /* how many daemons these are */
     gw_codec_t codec;               /* between them */
     int no_error_feedback;
+    double wrong_scale;       /* of averages, for a negative control: 1 is right */
     const char *figures_path; /* only train, and write what came of it there; NULL: prove everything */
     const char *output_folder;
     const char *admin_command; /* shows what the daemon knows of the group; NULL: is not asked */

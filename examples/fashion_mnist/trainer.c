@@ -139,8 +139,9 @@ static int train_step(struct trainer *t, enum mode mode, const uint32_t *index, 
     if (backward(t, mode, out) || finish_exchange(t, mode, out))
         return -1;
     int64_t begin_ns = now_ns();
+    const float scaled = (float)(rate * t->run->wrong_scale); /* as if all averages had that factor */
     for (int l = LAYERS - 1; l >= 0; l--)
-        mlp_update(&t->net, l, (float)rate, (float)MOMENTUM);
+        mlp_update(&t->net, l, scaled, (float)MOMENTUM);
     out->end_ns = now_ns();
     out->update_total_ns = out->end_ns - begin_ns;
     return 0;

@@ -18,6 +18,8 @@ BYTES = {"none": 4, "fp16": 2, "bf16": 2, "fp8": 1 + 4 / 256, "int8": 1 + 4 / 25
 START_SECONDS = 60.0
 INSIDE = "eth0"
 TOOLS = ["ip", "tc", "nsenter", "unshare"]
+OWN_SYS = "mount -t sysfs sysfs /sys"  # in a namespace, for UCX, which looks for interfaces there
+TBF = "tbf rate {rate} burst 256k latency 50ms"
 
 
 class Trouble(Exception):
@@ -38,8 +40,9 @@ def why_no_namespaces():
         return f"there is no {missing[0]}"
     if os.geteuid() != 0:
         return "network namespaces take root"
-    try:
-        call("unshare", "--net", "--mount", "true")
+    try:  # all that is done later
+        call("unshare", "--net", "--mount", "sh", "-c", f"{OWN_SYS} && ip link add {INSIDE} type veth peer name other && "
+             f"tc qdisc add dev {INSIDE} root {TBF.format(rate=10**9)}")
     except Trouble as why:
         return str(why)
     return None
@@ -55,10 +58,9 @@ class Node:
         self.log_path = os.path.join(self.folder, "log")
         os.mkdir(self.folder)
         # Every daemon ends with this process, however that ends.
-        # In a namespace it needs a /sys of its own, where UCX looks for interfaces.
         command = ["setpriv", "--pdeathsig", "TERM", *(["unshare", "--net", "--mount"] if apart else []), "sh", "-c",
-                   'read -r _ && ' + ("mount -t sysfs sysfs /sys && " if apart else "") + 'exec "$@"', "node", os.path.join(build, "gradwired"), "--config=/dev/null",
-                   f"--socket.dir={self.folder}", "--drain.timeout_s=2", f"--wire.listen={self.address}", "--wire.port=0",
+                   "read -r _ && " + (f"{OWN_SYS} && " if apart else "") + 'exec "$@"', "node",
+                   os.path.join(build, "gradwired"), "--config=/dev/null", f"--socket.dir={self.folder}", "--drain.timeout_s=2", f"--wire.listen={self.address}", "--wire.port=0",
                    f"--wire.devices={self.device}", "--wire.transports=tcp",
                    "--deadline.silence_ms=60000"]  # both share the cores of this host, with whatever else it does
         with open(self.log_path, "wb") as log:
@@ -165,8 +167,7 @@ class Nodes:
         """What each node may send; 0: as much as it can. In namespaces only."""
         for node in self.nodes:
             if bits_per_second:
-                node.inside("tc", "qdisc", "replace", "dev", INSIDE, "root", "tbf", "rate", str(bits_per_second), "burst",
-                            "256k", "latency", "50ms")
+                node.inside("tc", "qdisc", "replace", "dev", INSIDE, "root", *TBF.format(rate=bits_per_second).split())
             else:
                 node.inside("tc", "qdisc", "del", "dev", INSIDE, "root")
 
