@@ -79,6 +79,25 @@ static int parse_codec(const char *name, gw_codec_t *codec_out) {
     return -1;
 }
 
+/* What has to do with nodes. */
+static int parse_exchange(int option, char *argument, struct run *run) {
+    switch (option) {
+    case 's':
+        return parse_sockets(argument, run);
+    case 'c':
+        return parse_codec(argument, &run->codec);
+    case 'n':
+        run->no_error_feedback = 1;
+        return 0;
+    default:
+        run->wrong_scale = strtod(argument, NULL);
+        if (run->wrong_scale >= 0.001 && run->wrong_scale <= 1000)
+            return 0;
+        fprintf(stderr, "fashion_mnist: '%s' is not a number from 0.001 to 1000\n", argument);
+        return -1;
+    }
+}
+
 /* Returns 0, or the exit code plus 1. */
 static int parse_options(int argc, char **argv, struct run *run, const char **data_out) {
     static const struct option options[] = {
@@ -101,22 +120,11 @@ static int parse_options(int argc, char **argv, struct run *run, const char **da
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (option) {
         case 's':
-            if (parse_sockets(optarg, run))
-                return 3;
-            break;
         case 'c':
-            if (parse_codec(optarg, &run->codec))
-                return 3;
-            break;
         case 'n':
-            run->no_error_feedback = 1;
-            break;
         case 'w':
-            run->wrong_scale = strtod(optarg, NULL);
-            if (!(run->wrong_scale >= 0.001 && run->wrong_scale <= 1000)) {
-                fprintf(stderr, "fashion_mnist: '%s' is not a number from 0.001 to 1000\n", optarg);
+            if (parse_exchange(option, optarg, run))
                 return 3;
-            }
             break;
         case 'f':
             run->figures_path = optarg;

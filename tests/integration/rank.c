@@ -311,7 +311,6 @@ static gw_status_t do_bucket(char **w, int n) {
     gw_bucket_desc_t desc = GW_BUCKET_DESC_INIT;
     gw_matrix_t matrix = {0};
     gw_bucket_t *bucket;
-    gw_status_t status;
 
     desc.name = w[1];
     desc.collective = collective_of(w[3]);
@@ -341,7 +340,7 @@ static gw_status_t do_bucket(char **w, int n) {
         desc.matrices = &matrix;
         desc.n_matrices = 1;
     }
-    status = gw_bucket_create(get(w[2], 'g'), &desc, &bucket);
+    gw_status_t status = gw_bucket_create(get(w[2], 'g'), &desc, &bucket);
     if (status == GW_OK)
         put(w[1], 'k', bucket);
     return status;
