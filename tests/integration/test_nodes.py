@@ -200,6 +200,7 @@ def different_codecs_are_a_mismatch():
         for rank, word in zip(ranks, ("", " nofeedback")):
             rank.ok("bucket d g all_reduce f32 sum 1024 b:0 b:0 codec=int8 as=d" + word)
         equal([daemon.admin_json("buckets")[-1]["no_error_feedback"] for daemon in daemons], [False, True], "gwctl's word")
+        contains(daemons[1].gwctl("buckets").stdout, "int8, no feedback")
         for rank, op in zip(ranks, submit(ranks, "d")):
             rank.expect("GW_ERR_MISMATCH", f"wait g {op} 10000")
             contains(rank.do("check g").text, "int8 without error feedback")
