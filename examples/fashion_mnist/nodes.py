@@ -196,7 +196,11 @@ def main():
     judge_accuracy(judge, runs)
     judge_wire(judge, nodes, runs)
     print_table(runs)
-    draw(options, nodes, runs)
+    try:
+        draw(options, nodes, runs)
+    except OSError as why:
+        print(f"demo: the picture cannot be written: {why}", file=sys.stderr)
+        return 1
     return 1 if judge.failures else 0
 
 
