@@ -102,6 +102,7 @@ def what_is_wrong_fails():
                                 ("accuracy that nobody has", {"correct": 8551}, "int8"),
                                 ("too many bytes", {"wire_bytes": 1.06 * _figures("int8")["wire_bytes"]}, "int8"),
                                 ("a codec that does nothing", {"hashes": none["hashes"], "loss": none["loss"]}, "int8"),
+                                ("a codec that the curve does not show", {"loss": [2.0, 1.000001] * 150}, "int8"),
                                 ("a loss curve of its own", {"loss": [2.0, 1.01] * 150}, "none")):
         check(_failures(change, codec) > 0, f"{what} goes unnoticed")
 
