@@ -176,7 +176,7 @@ PYTHON_GEN := $(if $(filter protoc,$(HAVE)),$(B)/gen/gradwire_pb2.py)
 
 # ---- targets --------------------------------------------------------------------------------------
 
-.PHONY: all programs tests test test-gpu bench-host bench-gpu bench-nodes bundle install uninstall asan ubsan tsan fuzz fuzz-programs coverage lint \
+.PHONY: all programs tests test test-gpu bench-host bench-gpu bench-nodes bench-accuracy bundle install uninstall asan ubsan tsan fuzz fuzz-programs coverage lint \
 	format dist clean help
 
 all: programs tests ## build everything that runs here
@@ -193,6 +193,9 @@ test-gpu: all ## run the tests of GPUs, on the GPUs of this host
 
 bench-nodes: programs ## benchmark daemons in network namespaces beside Gloo, as root; writes $(B)/bench/nodes.json
 	$(Q)BUILD=$(abspath $(B)) bench/run-nodes
+
+bench-accuracy: programs ## train with each codec on two nodes, with 10 seeds; writes $(B)/bench/accuracy.json
+	$(Q)BUILD=$(abspath $(B)) bench/run-accuracy
 
 bench-host: programs ## benchmark this host's engine beside its peers; writes $(B)/bench/host.json
 	$(Q)BUILD=$(abspath $(B)) bench/run-host

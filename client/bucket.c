@@ -41,6 +41,8 @@ static gw_status_t check_numbers(const gw_bucket_desc_t *desc, int nranks) {
         return bad(desc, "root", desc->root, 0, nranks - 1);
     if (desc->priority < -128 || desc->priority > 127)
         return bad(desc, "priority", desc->priority, -128, 127);
+    if (desc->no_error_feedback != 0 && desc->no_error_feedback != 1)
+        return bad(desc, "no_error_feedback", desc->no_error_feedback, 0, 1);
     if (desc->collective == GW_BARRIER && desc->count != 0)
         return bad(desc, "count of a barrier", (long long)desc->count, 0, 0);
     if (desc->n_matrices > 0 && desc->matrices == NULL)
@@ -185,6 +187,7 @@ static gw_status_t announce(gw_bucket_t *bucket, size_t n_matrices, const gw_mat
     create.priority = desc.priority;
     create.codec = (uint32_t)desc.codec;
     create.matrices = (uint32_t)n_matrices;
+    create.no_error_feedback = (uint32_t)desc.no_error_feedback;
     gw_status_t status = gw_call_open(bucket->group->context, &call);
     if (status != GW_OK)
         return status;

@@ -256,7 +256,7 @@ GW_API uint64_t gw_buffer_bytes(const gw_buffer_t *buffer);
 /* How a bucket may shrink on its way between nodes. A codec is a permission: inside a node nothing is encoded, and NONE
  * is exact. The others are for GW_ALL_REDUCE with GW_SUM or GW_AVG of f32, f16 and bf16. What FP8, INT8 and INT4 leave
  * out is kept and added to the next round of the bucket (error feedback: Seide et al. 2014, Karimireddy et al. 2019),
- * which costs the daemon 8 bytes an element at most. All ranks get the same bits. Infinities and NaNs travel unencoded. */
+ * which costs the daemon 8 bytes an element at most; `no_error_feedback` of a bucket turns that off. All ranks get the same bits. Infinities and NaNs travel unencoded. */
 typedef enum gw_codec {
     GW_CODEC_NONE,
     GW_CODEC_FP16, /* 2 bytes an element; beyond 65504 the largest finite number */
@@ -298,10 +298,12 @@ typedef struct gw_bucket_desc {
     int priority;                /* -128..127: among complete buckets the highest is reduced first; 0 is normal */
     const gw_matrix_t *matrices; /* layout, copied; may be NULL */
     size_t n_matrices;
-    gw_codec_t codec; /* between nodes; must agree on all ranks */
+    gw_codec_t codec;      /* between nodes; must agree on all ranks */
+    int no_error_feedback; /* 1: what the codec leaves out is lost, as with PowerSGD's use_error_feedback=False in
+                              PyTorch: no memory, and worse averages; must agree on all ranks; 0 is normal */
 } gw_bucket_desc_t;
 #define GW_BUCKET_DESC_INIT                                                                                            \
-    { sizeof(gw_bucket_desc_t), NULL, GW_ALL_REDUCE, GW_F32, GW_SUM, 0, 0, NULL, NULL, 0, NULL, 0, GW_CODEC_NONE }
+    { sizeof(gw_bucket_desc_t), NULL, GW_ALL_REDUCE, GW_F32, GW_SUM, 0, 0, NULL, NULL, 0, NULL, 0, GW_CODEC_NONE, 0 }
 
 /* Declares a bucket with the daemon.
  * Ownership: end it with gw_bucket_free; gw_group_free ends what is left.  Blocking: a round trip.

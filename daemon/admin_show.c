@@ -374,6 +374,7 @@ static void add_bucket(void *item, void *context) {
     number(json, "rounds", atomic_load_explicit(&bucket->rounds, memory_order_relaxed));
     cJSON_AddNumberToObject(json, "last_us",
                             (double)atomic_load_explicit(&bucket->last_ns, memory_order_relaxed) * 1e-3);
+    cJSON_AddBoolToObject(json, "no_error_feedback", bucket->desc.no_error_feedback);
     cJSON_AddItemToArray(c->list, json);
 }
 

@@ -170,9 +170,12 @@ static bool overlap_allowed(const gwd_bucket_desc_t *desc, uint32_t rank, const 
 static uint64_t fingerprint(const gwd_bucket_desc_t *desc) {
     static const unsigned char key[crypto_generichash_KEYBYTES_MIN] = "gradwire bucket";
     crypto_generichash_state state;
-    uint64_t numbers[6] = {
-        (uint64_t)desc->collective, (uint64_t)desc->type, (uint64_t)desc->redop, desc->root, desc->count,
-        (uint64_t)desc->codec};
+    uint64_t numbers[6] = {(uint64_t)desc->collective,
+                           (uint64_t)desc->type,
+                           (uint64_t)desc->redop,
+                           desc->root,
+                           desc->count,
+                           (uint64_t)desc->codec | (uint64_t)desc->no_error_feedback << 32};
     unsigned char hash[crypto_generichash_BYTES_MIN];
     uint64_t result;
 
@@ -248,14 +251,14 @@ bool gwd_bucket_matches(const gwd_bucket_t *a, const gwd_bucket_t *b) {
     const gwd_bucket_desc_t *x = &a->desc, *y = &b->desc;
 
     return a->fingerprint == b->fingerprint && x->collective == y->collective && x->type == y->type &&
-           x->count == y->count && x->codec == y->codec && (!reduces(x->collective) || x->redop == y->redop) &&
-           (!has_root(x->collective) || x->root == y->root);
+           x->count == y->count && x->codec == y->codec && x->no_error_feedback == y->no_error_feedback &&
+           (!reduces(x->collective) || x->redop == y->redop) && (!has_root(x->collective) || x->root == y->root);
 }
 
 void gwd_bucket_describe(const gwd_bucket_t *bucket, char *text, size_t text_bytes) {
     const gwd_bucket_desc_t *d = &bucket->desc;
     const char *redop = reduces(d->collective) ? gwd_redop_name(d->redop) : "-";
-    char name[GW_NAME_BYTES + 32], root[24] = "", layout[32] = "", codec[16] = "";
+    char name[GW_NAME_BYTES + 32], root[24] = "", layout[32] = "", codec[40] = "";
 
     gw_escape(d->name, sizeof(d->name), name, sizeof(name)); /* other ranks' terminals will show it */
 
@@ -264,7 +267,8 @@ void gwd_bucket_describe(const gwd_bucket_t *bucket, char *text, size_t text_byt
     if (d->n_matrices)
         snprintf(layout, sizeof(layout), " %u matrices", d->n_matrices);
     if (d->codec != GW_CODEC_NONE)
-        snprintf(codec, sizeof(codec), " %s", gw_codec_name(d->codec));
+        snprintf(codec, sizeof(codec), " %s%s", gw_codec_name(d->codec),
+                 d->no_error_feedback ? " without error feedback" : "");
     snprintf(text, text_bytes, "%s '%s' %s %s x%llu%s%s%s", gwd_collective_name(d->collective), name,
              gwd_type_name(d->type), redop, (unsigned long long)d->count, root, layout, codec);
 }

@@ -30,6 +30,7 @@ typedef struct gwd_bucket_desc {
     uint64_t send_offset, recv_offset; /* bytes */
     int priority;
     gw_codec_t codec; /* between nodes */
+    bool no_error_feedback;
     uint32_t n_matrices;
     gw_matrix_t *matrices; /* owned by the bucket */
 } gwd_bucket_desc_t;

@@ -305,6 +305,7 @@ static void on_bucket_create(session_t *session, gw_frame_t *frame, const Protob
     incoming->desc.recv_offset = create->recv_offset;
     incoming->desc.priority = create->priority;
     incoming->desc.codec = (gw_codec_t)create->codec;
+    incoming->desc.no_error_feedback = create->no_error_feedback != 0;
     incoming->desc.n_matrices = create->matrices;
     session->incoming_bucket = incoming;
     if (create->matrices == 0)

@@ -541,14 +541,14 @@ static void plan_chunks(gwd_op_t *op) {
     op->wire_chunks = gwd_exchange_plan(x, partial_bytes > type_bytes ? bytes / partial_bytes * type_bytes : bytes);
 }
 
-/* The bucket's codec, with its residual where it keeps one. False: no memory. */
+/* The bucket's codec, with its residual where one is kept. False: no memory. */
 static bool choose_codec(gwd_op_t *op) {
     const gwd_bucket_t *bucket = op->parts[0].bucket;
     gw_codec_t codec = bucket->desc.codec;
 
     op->wire_codec = codec;
     op->wire_residual = NULL;
-    if (gw_codec_pattern(codec) != GW_CODEC_SHARDED || bucket->desc.count == 0)
+    if (gw_codec_pattern(codec) != GW_CODEC_SHARDED || bucket->desc.no_error_feedback || bucket->desc.count == 0)
         return true;
     op->wire_residual = gwd_residual_of(op->group->wire, bucket->fingerprint, bucket->desc.count);
     return op->wire_residual != NULL;

@@ -21,8 +21,8 @@
  *              A group that is "id" or "forming" has no engine, plan and status; a rank
  *              that is not present has no client.
  *   buffers    [{"id", "client", "uid", "bytes", "kind", "path"?, "copied": true | false}]
- *   buckets    [{"group", "rank", "bucket", "name", "collective", "type", "redop", "count", "priority", "matrices",
- *                "rounds", "last_us"}]
+ *   buckets    [{"group", "rank", "bucket", "name", "collective", "type", "redop", "count", "codec", "priority",
+ *                "matrices", "rounds", "last_us", "no_error_feedback"}]
  *   stats      {"stats": [{"name", "kind", "unit", "help", "value"  or  "count", "sum", "p50", "p99", "buckets": []}],
  *               "groups": [{"id", "rank", "last_count", "last_ns"}]}
  *   config     [{"name", "value", "default", "source", "unit", "reloadable", "help"}]

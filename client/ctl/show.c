@@ -131,6 +131,13 @@ int gwctl_buffers(const gwctl_options_t *options, const char *const *arguments, 
     return gwctl_table_print(&table, "", "no buffer");
 }
 
+static gwctl_cell_t codec_cell(const cJSON *bucket) {
+    char text[64];
+    snprintf(text, sizeof(text), "%s%s", gwctl_text(bucket, "codec"),
+             cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(bucket, "no_error_feedback")) ? ", no feedback" : "");
+    return gwctl_cell_text(text);
+}
+
 int gwctl_buckets(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments) {
     static const char *const headers[] = {">GROUP", ">RANK", ">BUCKET",   "NAME",      "COLLECTIVE", "TYPE",       "OP",
                                           ">COUNT", "CODEC", ">PRIORITY", ">MATRICES", ">ROUNDS",    ">LAST ROUND"};
@@ -151,7 +158,7 @@ int gwctl_buckets(const gwctl_options_t *options, const char *const *arguments, 
         gwctl_table_add(&table, gwctl_cell_text(gwctl_text(bucket, "type")));
         gwctl_table_add(&table, gwctl_cell_text(gwctl_text(bucket, "redop")));
         gwctl_table_add(&table, gwctl_cell_count(gwctl_number(bucket, "count")));
-        gwctl_table_add(&table, gwctl_cell_text(gwctl_text(bucket, "codec")));
+        gwctl_table_add(&table, codec_cell(bucket));
         gwctl_table_add(&table, gwctl_cell_count(gwctl_number(bucket, "priority")));
         gwctl_table_add(&table, gwctl_cell_count(gwctl_number(bucket, "matrices")));
         gwctl_table_add(&table, gwctl_cell_count(rounds));

@@ -2,7 +2,8 @@
  *
  * The first process loads the images, maps one piece of shared memory, and forks the trainers (trainer.c), then the
  * two processes that train alone for comparison (single.c, reference.c). They write what they did, step by step, into
- * the shared memory; the first process shows progress, and at the end judges (report.c) and draws (plot.c).
+ * the shared memory; the first process shows progress, and at the end judges (report.c) and draws (plot.c), or only
+ * writes down figures, for those who compare many trainings (figures.c).
  */
 #ifndef FASHION_RUN_H
 #define FASHION_RUN_H
@@ -22,6 +23,9 @@ enum {
     ROUNDS = 8, /* of the measurement: each goes through all modes once, every other one backwards */
     ROUND_STEPS = 40,
 };
+
+enum { CODECS = GW_CODEC_INT4 + 1 };
+extern const char *const codec_name[CODECS]; /* by gw_codec_t */
 
 #define REFERENCE_BOUND 1e-5 /* how far a loss may be from the one in double precision, at any step */
 
@@ -76,7 +80,12 @@ struct results {
 };
 
 struct run {
-    const char *socket_path; /* of the daemon; NULL: where the library looks by itself */
+    const char *socket_path[RANKS]; /* of each rank's daemon; NULL: where the library looks by itself */
+    int nodes;                      /* how many daemons these are */
+    gw_codec_t codec;               /* between them */
+    int no_error_feedback;
+    double wrong_scale;       /* of averages, for a negative control: 1 is right */
+    const char *figures_path; /* only train, and write what came of it there; NULL: prove everything */
     const char *output_folder;
     const char *admin_command; /* shows what the daemon knows of the group; NULL: is not asked */
     char *admin_view;          /* what it printed; the first process's own */
@@ -119,6 +128,9 @@ double uncoupled_loss(const struct run *run, int step);
 
 /* Prints every proof as a PASS or FAIL line, and where the time went. Returns the number of FAILs. */
 int report_print(const struct run *run);
+
+/* Writes what came of the training to `figures_path` as JSON. Returns 0, or -1 after printing what went wrong. */
+int figures_write(const struct run *run);
 
 /* Writes the loss curves to `path` as SVG. Returns 0, or -1 after printing what went wrong. */
 int plot_write(const struct run *run, const char *path);

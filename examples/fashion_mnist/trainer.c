@@ -59,12 +59,14 @@ static int create_bucket(struct trainer *t, int layer) {
     desc.priority = LAYERS - layer; /* the next forward pass needs the first layer first */
     desc.matrices = matrices;
     desc.n_matrices = 2;
+    desc.codec = t->run->codec;
+    desc.no_error_feedback = t->run->no_error_feedback;
     return check(t, gw_bucket_create(t->group, &desc, &t->bucket[layer]), "gw_bucket_create");
 }
 
 static int trainer_open(struct trainer *t) {
     gw_options_t options = GW_OPTIONS_INIT;
-    options.socket_path = t->run->socket_path;
+    options.socket_path = t->run->socket_path[t->rank];
     if (check(t, gw_connect(&options, &t->context), "gw_connect") || exchange_id(t) ||
         check(t, gw_group_init(t->context, &t->run->results->id, RANKS, t->rank, &t->group), "gw_group_init") ||
         check(t, gw_buffer_alloc(t->context, mlp_total_count() * sizeof(float), &t->gradients), "gw_buffer_alloc"))
@@ -137,8 +139,9 @@ static int train_step(struct trainer *t, enum mode mode, const uint32_t *index, 
     if (backward(t, mode, out) || finish_exchange(t, mode, out))
         return -1;
     int64_t begin_ns = now_ns();
+    const float scaled = (float)(rate * t->run->wrong_scale); /* as if all averages had that factor */
     for (int l = LAYERS - 1; l >= 0; l--)
-        mlp_update(&t->net, l, (float)rate, (float)MOMENTUM);
+        mlp_update(&t->net, l, scaled, (float)MOMENTUM);
     out->end_ns = now_ns();
     out->update_total_ns = out->end_ns - begin_ns;
     return 0;
@@ -220,7 +223,7 @@ int trainer_run(const struct run *run, int rank) {
         rc = check(&t, gw_buffer_alloc(t.context, sizeof(int64_t), &counter), "gw_buffer_alloc");
     if (rc == 0)
         rc = train(&t, gw_buffer_data(counter));
-    if (rc == 0)
+    if (rc == 0 && !run->figures_path)
         rc = measure(&t);
     if (rc == 0) {
         atomic_fetch_add(&run->results->trainers_finished, 1);

@@ -1,8 +1,8 @@
 /* coded.c - what a codec makes of averages between nodes
  *
- *   coded CODEC COUNT ROUNDS SOCKET SOCKET...
+ *   coded CODEC[-] COUNT ROUNDS SOCKET SOCKET...
  *
- * One process a rank, on the daemon of its socket. Every round averages the same inputs, which all ranks know, apart
+ * One process a rank, on the daemon of its socket. With a - after the codec there is no error feedback. Every round averages the same inputs, which all ranks know, apart
  * from their results. The line at the end says how far the first round's result, and the mean of all rounds, is from
  * the exact average, in parts of the largest average; "same" or "different" for the ranks' bits in all rounds; and
  * what became of a last round in which one rank has an infinity and a NaN: "kept" if every rank found both in their
@@ -38,6 +38,7 @@ static int nranks;
 static uint64_t count;
 static long rounds;
 static gw_codec_t codec;
+static int no_error_feedback;
 
 static void must(gw_status_t status, const char *what) {
     if (status == GW_OK)
@@ -119,6 +120,7 @@ static void be_rank(int rank, const char *socket) {
     desc.send = gw_buffer_data(in);
     desc.recv = got;
     desc.codec = codec;
+    desc.no_error_feedback = no_error_feedback;
     must(gw_bucket_create(group, &desc, &bucket), "gw_bucket_create");
     board->digest[rank] = UINT64_C(0xcbf29ce484222325);
     for (long round = 0; round < rounds; round++) {
@@ -150,8 +152,12 @@ int main(int argc, char **argv) {
     int code = 0, status;
 
     nranks = argc - 4;
+    if (argc > 1 && argv[1][0] && argv[1][strlen(argv[1]) - 1] == '-') {
+        no_error_feedback = 1;
+        argv[1][strlen(argv[1]) - 1] = '\0';
+    }
     if (nranks < 1 || nranks > RANKS_MAX || !gw_codec_by_name(argv[1], &codec))
-        return fprintf(stderr, "usage: coded CODEC COUNT ROUNDS SOCKET...\n"), 2;
+        return fprintf(stderr, "usage: coded CODEC[-] COUNT ROUNDS SOCKET...\n"), 2;
     count = strtoull(argv[2], NULL, 0);
     rounds = strtol(argv[3], NULL, 0);
     board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -306,12 +306,11 @@ static gw_status_t do_scribble(char **w, int n) {
 
 /* ---- buckets and operations --------------------------------------------------------------------- */
 
-/* bucket NAME GROUP COLLECTIVE TYPE REDOP COUNT SEND RECV [root=N] [priority=N] [as=NAME] [columns=N] [codec=NAME] */
+/* bucket NAME GROUP COLLECTIVE TYPE REDOP COUNT SEND RECV [root=N] [priority=N] [as=NAME] [columns=N] [codec=NAME] [nofeedback] */
 static gw_status_t do_bucket(char **w, int n) {
     gw_bucket_desc_t desc = GW_BUCKET_DESC_INIT;
     gw_matrix_t matrix = {0};
     gw_bucket_t *bucket;
-    gw_status_t status;
 
     desc.name = w[1];
     desc.collective = collective_of(w[3]);
@@ -327,6 +326,8 @@ static gw_status_t do_bucket(char **w, int n) {
             desc.priority = (int)strtol(w[i] + 9, NULL, 0);
         else if (strncmp(w[i], "codec=", 6) == 0)
             desc.codec = codec_of(w[i] + 6);
+        else if (strcmp(w[i], "nofeedback") == 0)
+            desc.no_error_feedback = 1;
         else if (strncmp(w[i], "as=", 3) == 0)
             desc.name = w[i] + 3;
         else if (strncmp(w[i], "columns=", 8) == 0)
@@ -339,7 +340,7 @@ static gw_status_t do_bucket(char **w, int n) {
         desc.matrices = &matrix;
         desc.n_matrices = 1;
     }
-    status = gw_bucket_create(get(w[2], 'g'), &desc, &bucket);
+    gw_status_t status = gw_bucket_create(get(w[2], 'g'), &desc, &bucket);
     if (status == GW_OK)
         put(w[1], 'k', bucket);
     return status;

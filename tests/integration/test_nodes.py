@@ -172,6 +172,15 @@ def codecs_are_right_on_every_rank():
             check(0.98 * expected < sent < 1.3 * expected, f"{codec} sent {sent} bytes, about {expected} expected")
 
 
+def without_error_feedback_what_is_left_out_is_lost():
+    """The negative control of the mean above: the same inputs round after round give the same error."""
+    with _nodes(2) as daemons:
+        for codec in WITH_RESIDUAL:
+            first, mean, same, _, _ = _coded(daemons, codec + "-", [0, 1, 1])
+            equal(same, "same", f"bits of the ranks with {codec}")
+            check(0.99 * first < mean < 1.01 * first, f"{codec}: the mean of {ROUNDS} rounds is {mean} off, one round {first}")
+
+
 def a_codec_on_three_nodes():
     with _nodes(3) as daemons:
         first, mean, same, kept, _ = _coded(daemons, "int8", [0, 1, 2, 1])
@@ -188,6 +197,13 @@ def different_codecs_are_a_mismatch():
         for rank, op in zip(ranks, submit(ranks, "c")):
             rank.expect("GW_ERR_MISMATCH", f"wait g {op} 10000")
             contains(rank.do("check g").text, "int8", "bf16")
+        for rank, word in zip(ranks, ("", " nofeedback")):
+            rank.ok("bucket d g all_reduce f32 sum 1024 b:0 b:0 codec=int8 as=d" + word)
+        equal([daemon.admin_json("buckets")[-1]["no_error_feedback"] for daemon in daemons], [False, True], "gwctl's word")
+        contains(daemons[1].gwctl("buckets").stdout, "int8, no feedback")
+        for rank, op in zip(ranks, submit(ranks, "d")):
+            rank.expect("GW_ERR_MISMATCH", f"wait g {op} 10000")
+            contains(rank.do("check g").text, "int8 without error feedback")
 
 
 def a_codec_that_cannot_be_is_refused():

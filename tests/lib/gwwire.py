@@ -43,7 +43,7 @@ MESSAGES = {
     "BufferReady": (14, "buffer:u"),
     "BufferRelease": (15, "buffer:u"),
     "BucketCreate": (16, "group:u name:t collective:u type:u redop:u root:u count:u send_buffer:u send_offset:u "
-                         "recv_buffer:u recv_offset:u priority:s codec:u matrices:u"),
+                         "recv_buffer:u recv_offset:u priority:s codec:u matrices:u no_error_feedback:u"),
     "BucketLayout": (17, "matrix:M"),
     "BucketReady": (18, "bucket:u"),
     "BucketFree": (19, "group:u bucket:u"),
