@@ -32,10 +32,12 @@ struct gwd_slot {
     gwd_step_t job_step;
 };
 
-/* What a codec left out of a bucket, to be added next time. */
+/* What is kept of a bucket from one operation to the next: what its codec left out, to be added, and how many there have
+ * been, which seeds stochastic rounding. */
 struct gwd_residual {
     struct gwd_residual *next;
-    uint64_t fingerprint, count;
+    uint64_t fingerprint, count; /* of numbers; 0 with a codec that keeps none */
+    uint64_t n_ops;
     float *parts, *results; /* `count` each; of this node's partial results, and of the shards it owns */
 };
 
@@ -47,7 +49,7 @@ struct gwd_wire_flight {
     uint32_t left, parts_missing;
     bool combines; /* ranks of several nodes have inputs */
     gw_codec_t codec;
-    struct gwd_residual *residual; /* NULL: none is kept */
+    struct gwd_residual *residual; /* NULL: nothing is kept */
     uint32_t n_in;                 /* ranks of this node with inputs: `in`, at the chunk */
     uint32_t n_out;                /* where results go on this node: `out`; one for all devices */
     const void **in;

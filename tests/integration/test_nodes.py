@@ -150,11 +150,11 @@ COUNT, ROUNDS = 200000, 16
 
 def _coded(daemons, codec, places):
     sent = daemons[0].stat("wire_bytes_sent")
-    result = subprocess.run([program("tests/integration/coded"), codec, str(COUNT), str(ROUNDS),
+    result = subprocess.run([program("tests/integration/coded"), f"codec={codec}", str(COUNT), str(ROUNDS),
                              *[daemons[place].socket for place in places]], capture_output=True, text=True,
                             timeout=TIMEOUT_S, check=False)
     words = result.stdout.split()
-    check(result.returncode == 0 and len(words) == 6, f"coded {codec} ended with {result.returncode}: {result.stderr[:500]}")
+    check(result.returncode == 0 and len(words) == 7, f"coded {codec} ended with {result.returncode}: {result.stderr[:500]}")
     sent = daemons[0].stat("wire_bytes_sent") - sent
     return float(words[1]), float(words[3]), words[4], words[5], sent
 
