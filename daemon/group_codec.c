@@ -82,7 +82,7 @@ void gwd_group_codec_why(const gwd_group_t *group, char *text, size_t text_bytes
     const char *who = policy->choice.is_configured ? "configured (wire.codec)" : "asked by the ranks";
 
     if (policy->is_measured)
-        snprintf(text, text_bytes, "%s; a node sends %.3g MB/s, a message takes %.3g us", who,
+        snprintf(text, text_bytes, "%s; measured: a node sends %.1f MB/s, a message takes %.0f us", who,
                  (double)policy->figures.bytes_per_s * 1e-6, (double)policy->figures.latency_ns * 1e-3);
     else
         snprintf(text, text_bytes, "%s", who);
