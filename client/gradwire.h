@@ -175,7 +175,8 @@ typedef enum gw_rounding {
 /* What all ranks of a group must agree on. Start from GW_GROUP_CONFIG_INIT: fields are only ever appended. */
 typedef struct gw_group_config {
     size_t struct_bytes; /* sizeof(gw_group_config_t) of the caller: GW_GROUP_CONFIG_INIT sets it */
-    const char *codec;   /* between nodes, of buckets with GW_CODEC_DEFAULT: "none", "fp16", "bf16", "fp8", "int8", "int4";
+    const char
+        *codec; /* between nodes, of buckets with GW_CODEC_DEFAULT: "none", "fp16", "bf16", "fp8", "int8", "int4";
                             or "auto:" and those that it may take, as "auto:bf16,int8" (none always): the group measures
                             its links when it is made, and takes what is faster for each size of bucket, for as long as it
                             lives. `gwctl groups` shows the choice. NULL: what the daemon's wire.codec says */

@@ -370,8 +370,7 @@ static bool on_go(const struct gwd_branch *branch, const Gw__NodeGo *go) {
 
     if (group->state != GWD_GROUP_PREPARED || !take_codecs(group, go))
         return false;
-    policy->is_measured =
-        gwd_measure_read(go->bytes_per_s, go->latency_ns, go->n_coding, go->coding, &policy->figures);
+    policy->is_measured = gwd_measure_read(go->bytes_per_s, go->latency_ns, go->n_coding, go->coding, &policy->figures);
     gwd_branch_end(group, GW_OK, NULL);
     gwd_group_go(group);
     return true;
@@ -390,7 +389,8 @@ static bool take_frame(struct gwd_branch *branch, uint8_t type, const uint8_t *b
                                                                     [GWD_FRAME_REFUSAL] = &gw__node_refusal__descriptor,
                                                                     [GWD_FRAME_TABLE] = &gw__node_table__descriptor,
                                                                     [GWD_FRAME_GO] = &gw__node_go__descriptor,
-                                                                    [GWD_FRAME_MEASURE] = &gw__node_measure__descriptor};
+                                                                    [GWD_FRAME_MEASURE] =
+                                                                        &gw__node_measure__descriptor};
     ProtobufCMessage *message = NULL;
     bool good = false;
 

@@ -43,7 +43,7 @@ typedef struct gwd_bucket {
     struct gwd_device *send_device, *recv_device; /* NULL: host memory */
     uint64_t bytes;                               /* of the larger span: what the plan looks at */
     uint64_t fingerprint;
-    gw_codec_t codec; /* between nodes: the one that is used */
+    gw_codec_t codec;                    /* between nodes: the one that is used */
     struct gwd_wire_blocks *wire_blocks; /* that its chunks go through, of a device's in a group on several nodes */
     struct {
         bool detaching;     /* the loop wants it back when its last operation has ended */

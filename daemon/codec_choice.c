@@ -51,10 +51,11 @@ bool gwd_choice_parse(const char *text, gwd_codec_choice_t *choice_out, char *wh
         goto good;
     }
     gw_escape(text, strlen(text), safe, sizeof(safe));
-    snprintf(why, why_bytes,
-             "'%s' is no codec: there are none, fp16, bf16, fp8, int8 and int4, and auto with those that it may take, as "
-             "auto:bf16,int8",
-             safe);
+    snprintf(
+        why, why_bytes,
+        "'%s' is no codec: there are none, fp16, bf16, fp8, int8 and int4, and auto with those that it may take, as "
+        "auto:bf16,int8",
+        safe);
     return false;
 good:
     *choice_out = choice;
@@ -119,8 +120,8 @@ double gwd_codec_predict_s(const gwd_codec_figures_t *figures, gw_codec_t codec,
 /* A coarser codec must be that much faster: what it saves is compared with what it leaves out. With a factor for each
  * codec, rather than a rule between two, a slower link never takes a finer one. */
 static double reluctance(gw_codec_t codec) {
-    static const double factors[GW_CODECS] = {[GW_CODEC_NONE] = 1,   [GW_CODEC_FP16] = 1.1, [GW_CODEC_BF16] = 1.1,
-                                              [GW_CODEC_FP8] = 1.2,  [GW_CODEC_INT8] = 1.2, [GW_CODEC_INT4] = 1.3};
+    static const double factors[GW_CODECS] = {[GW_CODEC_NONE] = 1,  [GW_CODEC_FP16] = 1.1, [GW_CODEC_BF16] = 1.1,
+                                              [GW_CODEC_FP8] = 1.2, [GW_CODEC_INT8] = 1.2, [GW_CODEC_INT4] = 1.3};
     return factors[codec];
 }
 
@@ -135,8 +136,7 @@ static gw_codec_t best_codec(const gwd_codec_policy_t *policy, uint64_t bytes, u
         gw_codec_t codec = order[i];
         double s;
 
-        if (!(policy->choice.permitted & bit(codec)) ||
-            (codec != GW_CODEC_NONE && policy->figures.coding[codec] == 0))
+        if (!(policy->choice.permitted & bit(codec)) || (codec != GW_CODEC_NONE && policy->figures.coding[codec] == 0))
             continue;
         s = gwd_codec_predict_s(&policy->figures, codec, bytes, n_nodes, chunk_bytes) * reluctance(codec);
         if (codec != GW_CODEC_NONE && s >= best_s)

@@ -27,7 +27,8 @@ typedef struct gwd_codec_choice {
 typedef struct gwd_codec_figures {
     uint64_t bytes_per_s; /* that a node sends to all others together, while all send */
     uint64_t latency_ns;  /* of a short message */
-    uint64_t coding[GW_CODECS]; /* bytes of binary32 a second, encoded once and decoded twice; 0: it has no such codec */
+    uint64_t
+        coding[GW_CODECS]; /* bytes of binary32 a second, encoded once and decoded twice; 0: it has no such codec */
 } gwd_codec_figures_t;
 
 /* All of it that groups made by a split have from their parent. */

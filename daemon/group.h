@@ -52,7 +52,7 @@ typedef struct gwd_group {
     struct gwd_wire *wire;       /* to the other nodes, until the lane has it; NULL: none */
     struct gwd_root *root;       /* while it forms with other nodes: they join here ... */
     struct gwd_branch *branch;   /* ... or there */
-    gwd_codec_policy_t policy; /* groups of a split have it, too */
+    gwd_codec_policy_t policy;   /* groups of a split have it, too */
     gwd_codec_asker_t codec_asker;
     bool awaits_speed; /* of this machine's cores: measure.c */
     gwd_plan_t plan;
@@ -75,9 +75,9 @@ typedef struct gwd_member {
     gwd_session_t *session;
     gwd_group_t *group;
     uint32_t rank;
-    uint32_t handle;  /* within the session */
+    uint32_t handle;          /* within the session */
     gwd_codec_choice_t codec; /* that it asked for */
-    uint32_t request; /* GroupJoin or GroupSplit to be answered, then GroupLeave; 0: none */
+    uint32_t request;         /* GroupJoin or GroupSplit to be answered, then GroupLeave; 0: none */
     gw_slots_header_t *slots;
     int slots_fd, channel_fd;            /* the rank's own ends, until it is told; else -1 */
     gwd_table_t buckets;                 /* gwd_bucket_t */

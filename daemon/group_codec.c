@@ -27,8 +27,7 @@ gw_status_t gwd_group_ask(const gwd_server_t *server, const char *codec, uint32_
         return GW_ERR_INVALID_ARGUMENT;
     }
     choice.is_configured = !codec[0];
-    choice.is_stochastic =
-        rounding == GW_ROUND_DEFAULT ? config->wire_rounding != 0 : rounding == GW_ROUND_STOCHASTIC;
+    choice.is_stochastic = rounding == GW_ROUND_DEFAULT ? config->wire_rounding != 0 : rounding == GW_ROUND_STOCHASTIC;
     *choice_out = choice;
     return GW_OK;
 }

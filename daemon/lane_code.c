@@ -103,7 +103,8 @@ static void encode_part(gwd_wire_flight_t *flight, gwd_slot_t *slot, const float
     slot->part_out.raw = !gw_codec_is_finite(values, slot->count);
     if (!slot->part_out.raw)
         gw_codec_encode(flight->codec, values, rounding(flight, slot, false, &round),
-                        residual(kept ? kept->parts : NULL, flight, slot), flight->codes + raw_bytes(flight, slot->first), slot->count);
+                        residual(kept ? kept->parts : NULL, flight, slot),
+                        flight->codes + raw_bytes(flight, slot->first), slot->count);
 }
 
 void gwd_code_partial(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
@@ -190,7 +191,8 @@ static void final_coded(gwd_wire_flight_t *flight, gwd_slot_t *own) {
         return;
     }
     gw_codec_encode(flight->codec, sum, rounding(flight, own, true, &round),
-                    residual(kept ? kept->results : NULL, flight, own), flight->results + raw_bytes(flight, own->first), own->count);
+                    residual(kept ? kept->results : NULL, flight, own), flight->results + raw_bytes(flight, own->first),
+                    own->count);
     decode_result(flight, own, false);
 }
 

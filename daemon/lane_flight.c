@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "clock.h"
 #include "kernels.h"
 #include "lane_flight.h"
 
@@ -21,42 +20,6 @@ enum {
     SHARD_ROUND = 16, /* elements; with a codec its blocks */
     RAW = 1,          /* status of a message whose payload is not encoded */
 };
-
-/* ---- counting ----------------------------------------------------------------------------------------- */
-
-static void begin_count(gwd_op_t *op) {
-    const gwd_bucket_t *bucket = op->parts[0].bucket;
-    uint64_t bytes = bucket->desc.count * sizeof(float);
-
-    op->wire_counters = NULL;
-    op->wire_begin_ns = gwd_now_ns();
-    if (bucket->desc.collective == GW_ALL_REDUCE)
-        op->wire_counters = &op->group->counters->wire[gwd_size_class(bytes)][op->wire_codec];
-}
-
-static void count_op(const gwd_op_t *op) {
-    gwd_wire_counters_t *counters = op->wire_counters;
-
-    if (!counters || op->group->status != GW_OK)
-        return;
-    gwd_stats_add(&counters->ns, gwd_now_ns() - op->wire_begin_ns);
-    gwd_stats_add(&counters->bytes, op->parts[0].bucket->desc.count * sizeof(float));
-    gwd_stats_add(&counters->ops, 1);
-}
-
-static void count_sent(const gwd_transfer_t *transfer, gwd_wire_kind_t kind, uint64_t bytes) {
-    const gwd_slot_t *slot = transfer->slot;
-    const gwd_op_t *op = slot->flight->op;
-
-    gwd_stats_add(&op->group->lane->stats.wire_bytes_sent, bytes);
-    if (!op->wire_counters)
-        return;
-    gwd_stats_add(&op->wire_counters->sent, bytes);
-    gwd_stats_add(&op->wire_counters->bytes_before,
-                  kind == GWD_WIRE_PART
-                      ? slot->count * slot->flight->partial_bytes
-                      : gwd_flight_own(slot->flight)->count * gw_type_bytes(gwd_flight_exchange(slot->flight)->type));
-}
 
 /* ---- ends --------------------------------------------------------------------------------------------- */
 
@@ -77,7 +40,7 @@ static void end_one(gwd_wire_flight_t *flight) {
     flight->op = NULL;
     op->n_flights--;
     if (op->n_flights == 0 && (op->next_chunk == op->wire_chunks || group->status != GW_OK)) {
-        count_op(op);
+        gwd_flight_count_end(op);
         gwd_lane_op_finished(op);
     }
     go_on(group);
@@ -188,7 +151,7 @@ static void send_load(gwd_slot_t *slot, gwd_transfer_t *transfer, gwd_wire_kind_
     if (transfer->step != GWD_STEP_EXPECTED)
         return; /* given up */
     transfer->step = GWD_STEP_UNDERWAY;
-    count_sent(transfer, kind, load.bytes);
+    gwd_flight_count_sent(transfer, kind, load.bytes);
     if (peer->link)
         status = gwd_link_send(peer->link, &header, sizeof(header), load.data, load.bytes, transfer);
     if (status != GW_IN_PROGRESS)
@@ -578,8 +541,7 @@ static bool choose_codec(gwd_op_t *op) {
     if (op->wire_codec == GW_CODEC_NONE || bucket->desc.count == 0 ||
         (!keeps_numbers && !op->group->plan.is_stochastic))
         return true;
-    op->wire_residual =
-        gwd_residual_of(op->group->wire, bucket->fingerprint, keeps_numbers ? bucket->desc.count : 0);
+    op->wire_residual = gwd_residual_of(op->group->wire, bucket->fingerprint, keeps_numbers ? bucket->desc.count : 0);
     if (!op->wire_residual)
         return false;
     op->wire_round = op->wire_residual->n_ops++;
@@ -597,7 +559,7 @@ void gwd_wire_run(gwd_op_t *op) {
         gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "the daemon has no memory to exchange data with other nodes");
         return;
     }
-    begin_count(op);
+    gwd_flight_count_begin(op);
     if (gwd_lane_is_staged(op))
         atomic_fetch_add_explicit(&group->counters->staged, 1, memory_order_relaxed);
     if (op->wire_chunks == 0)

@@ -104,6 +104,11 @@ void gwd_flight_find_spans(gwd_wire_flight_t *flight); /* of this node's ranks, 
  * when there is nothing to copy. */
 void gwd_flight_copy(gwd_wire_flight_t *flight, bool in, void (*copied)(gwd_wire_flight_t *flight));
 
+/* lane_flight_count.c: an operation begins, and has ended; a transfer of it is sent. */
+void gwd_flight_count_begin(gwd_op_t *op);
+void gwd_flight_count_end(const gwd_op_t *op);
+void gwd_flight_count_sent(const gwd_transfer_t *transfer, gwd_wire_kind_t kind, uint64_t bytes);
+
 /* lane_code.c. The three that compute are done by any thread. */
 bool gwd_code_is_coded(const gwd_wire_flight_t *flight);
 void gwd_code_partial(gwd_wire_flight_t *flight, gwd_slot_t *slot); /* a shard of this node's partial result */

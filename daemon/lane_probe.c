@@ -170,9 +170,8 @@ static uint64_t next_bytes(const target_t *target) {
 }
 
 static bool is_enough(const gwd_lane_group_t *group, const target_t *target) {
-    return target->n_sent >= MESSAGES_MIN &&
-           (gwd_now_ns() - group->wire->probe->begin_ns >= PROBE_NS ||
-            target->bytes_sent >= PROBE_BYTES / (group->wire->map->n_nodes - 1));
+    return target->n_sent >= MESSAGES_MIN && (gwd_now_ns() - group->wire->probe->begin_ns >= PROBE_NS ||
+                                              target->bytes_sent >= PROBE_BYTES / (group->wire->map->n_nodes - 1));
 }
 
 static bool send_one(gwd_peer_t *peer, target_t *target) {

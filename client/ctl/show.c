@@ -256,7 +256,8 @@ static gwctl_cell_t optional_us(const cJSON *row, const char *name) {
 
 /* Between nodes: the codec, and what came of it. */
 static void print_wire(const cJSON *wire) {
-    static const char *const headers[] = {">UP TO", "CODEC", ">PREDICTED", ">MEASURED", ">OPERATIONS", ">BEFORE", ">SENT"};
+    static const char *const headers[] = {">UP TO",      "CODEC",   ">PREDICTED", ">MEASURED",
+                                          ">OPERATIONS", ">BEFORE", ">SENT"};
     const cJSON *row;
     gwctl_table_t table;
     printf("  %.0f nodes, codec %s, rounding %s: ", gwctl_number(wire, "nodes"),

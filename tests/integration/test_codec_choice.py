@@ -203,7 +203,7 @@ def auto_compresses_on_a_slow_cable():
 
 def a_daemon_dies_while_it_is_measured():
     for delay_s in (0.02, 0.1):
-        with _nodes([], [], checks=False) as daemons:
+        with _nodes(["--deadline.bootstrap_s=4"], [], checks=False) as daemons:
             ranks = [daemon.rank() for daemon in daemons]
             _join(ranks, "auto:int8", "auto:int8")
             time.sleep(delay_s)

@@ -47,9 +47,12 @@ static void choices_are_read_and_written(void) {
 }
 
 static void what_is_no_choice_is_refused(void) {
-    static const char *const bad[] = {"",     "int7",      "auto",      "auto:",      "auto:int8,", "auto:,int8",
-                                      "INT8", "default",   "bf16,int8", "auto:int99", "auto:default", " int8",
-                                      "none ", "auto:int8;bf16", "auto:none,fp16,bf16,fp8,int8,int4,aaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
+    static const char *const bad[] = {
+        "",           "int7",           "auto",
+        "auto:",      "auto:int8,",     "auto:,int8",
+        "INT8",       "default",        "bf16,int8",
+        "auto:int99", "auto:default",   " int8",
+        "none ",      "auto:int8;bf16", "auto:none,fp16,bf16,fp8,int8,int4,aaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
     gwd_codec_choice_t choice = {.permitted = 77};
     char why[256];
 
