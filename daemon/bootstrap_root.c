@@ -229,14 +229,16 @@ static void refuse_rank(const branch_t *branch, uint32_t rank, const char *text)
     gwd_contact_send(branch->peer, GWD_FRAME_REFUSAL, &message.base);
 }
 
-static bool agrees(const branch_t *branch, const Gw__NodeRank *message, char *text, size_t text_bytes) {
+/* False: what it asks for is no codec. */
+static bool take_choice(const branch_t *branch, const Gw__NodeRank *message, char *text, size_t text_bytes) {
     gwd_codec_choice_t choice;
 
     if (!gwd_choice_parse(message->codec, &choice, text, text_bytes))
         return false;
     choice.is_stochastic = message->stochastic;
     choice.is_configured = message->configured;
-    return gwd_group_agree(branch->group, message->rank, branch->host, &choice, text, text_bytes);
+    gwd_group_agree(branch->group, message->rank, branch->host, &choice);
+    return true;
 }
 
 static void on_rank(branch_t *branch, const Gw__NodeRank *message) {
@@ -257,7 +259,7 @@ static void on_rank(branch_t *branch, const Gw__NodeRank *message) {
     group->pids[message->rank] = message->pid;
     branch->n_ranks++;
     root->n_ranks++;
-    if (agrees(branch, message, text, sizeof(text)))
+    if (take_choice(branch, message, text, sizeof(text)))
         gwd_group_check_complete(group);
     else
         gwd_group_give_up(group, GW_ERR_BOOTSTRAP, text);

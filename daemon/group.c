@@ -256,7 +256,9 @@ void gwd_group_check_complete(gwd_group_t *group) {
 
     if (group->branch || group->n_members + remote < group->nranks)
         return;
-    if (remote > 0)
+    if (group->status != GW_OK)
+        gwd_group_give_up(group, group->status, group->message);
+    else if (remote > 0)
         gwd_root_complete(group);
     else
         gwd_group_start(group);
@@ -341,10 +343,10 @@ gw_status_t gwd_group_join(gwd_session_t *session, uint32_t request, const gw_un
     if (status != GW_OK)
         return status;
     status = add_rank(session, request, group, nranks, rank, codec, text, text_bytes);
-    if (status == GW_OK && (group->branch || gwd_group_agree(group, rank, server->host, codec, text, text_bytes)))
+    if (status == GW_OK && !group->branch) /* else the root sees to it */
+        gwd_group_agree(group, rank, server->host, codec);
+    if (status == GW_OK)
         gwd_group_check_complete(group);
-    else if (status == GW_OK)
-        gwd_group_give_up(group, GW_ERR_BOOTSTRAP, text);
     else if (group->branch && group->n_members == 0)
         gwd_group_end(group);
     return status;

@@ -57,7 +57,7 @@ typedef struct gwd_group {
     bool awaits_speed; /* of this machine's cores: measure.c */
     gwd_plan_t plan;
     gwd_group_counters_t *counters; /* once active */
-    gw_status_t status;             /* once active */
+    gw_status_t status;             /* once active; before, that it cannot come together, which all ranks are to hear */
     char message[GWD_TEXT_BYTES];
     uv_timer_t timer; /* bootstrap, and splits */
     bool giving_up;   /* its members are being told and freed */

@@ -42,8 +42,7 @@ static void describe(uint32_t rank, const char *host, const gwd_codec_choice_t *
              choice->is_configured ? "wire.codec of its daemon" : "it asked for it");
 }
 
-bool gwd_group_agree(gwd_group_t *group, uint32_t rank, const char *host, const gwd_codec_choice_t *choice, char *text,
-                     size_t text_bytes) {
+void gwd_group_agree(gwd_group_t *group, uint32_t rank, const char *host, const gwd_codec_choice_t *choice) {
     gwd_codec_asker_t *first = &group->codec_asker;
     char theirs[GWD_TEXT_BYTES / 2 - 64], mine[GWD_TEXT_BYTES / 2 - 64];
 
@@ -51,14 +50,15 @@ bool gwd_group_agree(gwd_group_t *group, uint32_t rank, const char *host, const 
         group->policy.choice = *choice;
         first->rank = rank;
         snprintf(first->host, sizeof(first->host), "%s", host);
-        return true;
+        return;
     }
-    if (gwd_choice_equal(choice, &group->policy.choice))
-        return true;
+    if (group->status != GW_OK || gwd_choice_equal(choice, &group->policy.choice))
+        return;
     describe(first->rank, first->host, &group->policy.choice, theirs, sizeof(theirs));
     describe(rank, host, choice, mine, sizeof(mine));
-    snprintf(text, text_bytes, "%s, and %s: all ranks of a group must have the same", theirs, mine);
-    return false;
+    group->status = GW_ERR_BOOTSTRAP;
+    snprintf(group->message, sizeof(group->message), "%s, and %s: all ranks of a group must have the same", theirs,
+             mine);
 }
 
 void gwd_group_codec_table(const gwd_group_t *group, gw_codec_t table_out[GWD_SIZE_CLASSES]) {
