@@ -68,7 +68,7 @@ static void measure(bench_t *b) {
         memcpy(b->out, b->in, b->count * sizeof(float));
         __asm__ volatile("" : : "r"(b->out) : "memory");
         b->copy_seconds[i] = now() - begin;
-        for (int codec = 0; codec < GW_CODECS; codec++) {
+        for (int codec = GW_CODEC_NONE; codec < GW_CODECS; codec++) {
             for (int kind = 0; kind < KINDS; kind++) {
                 begin = now();
                 call(b, (gw_codec_t)codec, (kind_t)kind);
@@ -92,7 +92,7 @@ static int report(bench_t *b) {
     printf("%zu MiB of fp32, one core, %s; GB/s of fp32\n", b->count * sizeof(float) >> 20, gw_codec_isa());
     printf("%-6s %6s %8s %8s %8s %10s %12s %8s  %s\n", "codec", "ratio", "encode", "decode", "add", "+residual",
            "+stochastic", "memcpy", "target");
-    for (int i = 0; i < GW_CODECS; i++) {
+    for (int i = GW_CODEC_NONE; i < GW_CODECS; i++) {
         gw_codec_t codec = (gw_codec_t)i;
         double speed[KINDS], target = target_of(codec) * copy;
         for (int kind = 0; kind < KINDS; kind++)
@@ -122,7 +122,7 @@ int main(int argc, char **argv) {
     b.out = calloc(b.count, sizeof(float));
     b.residual = calloc(b.count, sizeof(float));
     int failed = !b.in || !b.out || !b.residual;
-    for (int codec = 0; codec < GW_CODECS && !failed; codec++)
+    for (int codec = GW_CODEC_NONE; codec < GW_CODECS && !failed; codec++)
         failed = (b.wire[codec] = malloc(gw_codec_bytes((gw_codec_t)codec, b.count))) == NULL;
     if (failed) {
         fprintf(stderr, "codec: no memory for %d MiB: give a smaller number\n", mib);
@@ -135,7 +135,7 @@ int main(int argc, char **argv) {
         measure(&b);
         failed = report(&b) != 0;
     }
-    for (int codec = 0; codec < GW_CODECS; codec++)
+    for (int codec = GW_CODEC_NONE; codec < GW_CODECS; codec++)
         free(b.wire[codec]);
     free(b.residual);
     free(b.out);

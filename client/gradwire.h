@@ -164,6 +164,34 @@ GW_API gw_status_t gw_get_unique_id(gw_context_t *context, gw_unique_id_t *id_ou
 GW_API gw_status_t gw_group_init(gw_context_t *context, const gw_unique_id_t *id, int nranks, int rank,
                                  gw_group_t **group_out);
 
+/* How codecs round. Stochastic rounding is right on average, and off by up to twice as much each time; its random bits are
+ * a function of the bucket and of how many operations it has had, so that the same run gives the same bits again. */
+typedef enum gw_rounding {
+    GW_ROUND_DEFAULT, /* what the daemon's wire.rounding says: to nearest, unless it was changed */
+    GW_ROUND_NEAREST,
+    GW_ROUND_STOCHASTIC,
+} gw_rounding_t;
+
+/* What all ranks of a group must agree on. Start from GW_GROUP_CONFIG_INIT: fields are only ever appended. */
+typedef struct gw_group_config {
+    size_t struct_bytes; /* sizeof(gw_group_config_t) of the caller: GW_GROUP_CONFIG_INIT sets it */
+    const char
+        *codec; /* between nodes, of buckets with GW_CODEC_DEFAULT: "none", "fp16", "bf16", "fp8", "int8", "int4";
+                            or "auto:" and those that it may take, as "auto:bf16,int8" (none always): the group measures
+                            its links when it is made, and takes what is faster for each size of bucket, for as long as it
+                            lives. `gwctl groups` shows the choice. NULL: what the daemon's wire.codec says */
+    gw_rounding_t rounding;
+} gw_group_config_t;
+#define GW_GROUP_CONFIG_INIT                                                                                           \
+    { sizeof(gw_group_config_t), NULL, GW_ROUND_DEFAULT }
+
+/* gw_group_init with choices, which groups made of it by gw_group_split have, too. `config` may be NULL.
+ * Ownership, Blocking: as gw_group_init; with auto, some 200 ms more.
+ * Errors: those of gw_group_init; GW_ERR_INVALID_ARGUMENT (no such codec), GW_ERR_BOOTSTRAP on all ranks (they ask for
+ * different ones, or their daemons are configured so: it names two of them). */
+GW_API gw_status_t gw_group_init_config(gw_context_t *context, const gw_unique_id_t *id, int nranks, int rank,
+                                        const gw_group_config_t *config, gw_group_t **group_out);
+
 /* Splits a group as MPI_Comm_split: ranks of one color form a new group, ordered by key, then by rank.
  * A negative color joins none, and *group_out becomes NULL. All ranks of `group` must call it.
  * Ownership: end the result with gw_group_free; it does not depend on `group` any more.
@@ -254,10 +282,12 @@ GW_API uint64_t gw_buffer_bytes(const gw_buffer_t *buffer);
 /* ---- buckets -------------------------------------------------------------------------------------- */
 
 /* How a bucket may shrink on its way between nodes. A codec is a permission: inside a node nothing is encoded, and NONE
- * is exact. The others are for GW_ALL_REDUCE with GW_SUM or GW_AVG of f32, f16 and bf16. What FP8, INT8 and INT4 leave
+ * is exact. DEFAULT leaves it to the group (gw_group_config_t, else the daemon's wire.codec), whose codec is used where
+ * it can be: others than NONE are for GW_ALL_REDUCE with GW_SUM or GW_AVG of f32, f16 and bf16. What FP8, INT8 and INT4 leave
  * out is kept and added to the next round of the bucket (error feedback: Seide et al. 2014, Karimireddy et al. 2019),
  * which costs the daemon 8 bytes an element at most; `no_error_feedback` of a bucket turns that off. All ranks get the same bits. Infinities and NaNs travel unencoded. */
 typedef enum gw_codec {
+    GW_CODEC_DEFAULT,
     GW_CODEC_NONE,
     GW_CODEC_FP16, /* 2 bytes an element; beyond 65504 the largest finite number */
     GW_CODEC_BF16, /* 2 bytes */
@@ -303,7 +333,7 @@ typedef struct gw_bucket_desc {
                               PyTorch: no memory, and worse averages; must agree on all ranks; 0 is normal */
 } gw_bucket_desc_t;
 #define GW_BUCKET_DESC_INIT                                                                                            \
-    { sizeof(gw_bucket_desc_t), NULL, GW_ALL_REDUCE, GW_F32, GW_SUM, 0, 0, NULL, NULL, 0, NULL, 0, GW_CODEC_NONE, 0 }
+    { sizeof(gw_bucket_desc_t), NULL, GW_ALL_REDUCE, GW_F32, GW_SUM, 0, 0, NULL, NULL, 0, NULL, 0, GW_CODEC_DEFAULT, 0 }
 
 /* Declares a bucket with the daemon.
  * Ownership: end it with gw_bucket_free; gw_group_free ends what is left.  Blocking: a round trip.

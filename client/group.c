@@ -161,6 +161,12 @@ gw_status_t gw_get_unique_id(gw_context_t *context, gw_unique_id_t *id_out) {
 
 gw_status_t gw_group_init(gw_context_t *context, const gw_unique_id_t *id, int nranks, int rank,
                           gw_group_t **group_out) {
+    return gw_group_init_config(context, id, nranks, rank, NULL, group_out);
+}
+
+gw_status_t gw_group_init_config(gw_context_t *context, const gw_unique_id_t *id, int nranks, int rank,
+                                 const gw_group_config_t *config, gw_group_t **group_out) {
+    static const gw_group_config_t normal = GW_GROUP_CONFIG_INIT;
     Gw__GroupJoin join = GW__GROUP_JOIN__INIT;
     gw_unique_id_t copy;
 
@@ -174,11 +180,21 @@ gw_status_t gw_group_init(gw_context_t *context, const gw_unique_id_t *id, int n
     if (rank < 0 || rank >= nranks)
         return gw_fail(GW_ERR_INVALID_ARGUMENT, "rank is %d, with nranks %d it can be 0 to %d", rank, nranks,
                        nranks - 1);
+    if (config == NULL)
+        config = &normal;
+    if (config->struct_bytes != sizeof(*config))
+        return gw_fail(GW_ERR_INVALID_ARGUMENT, "config->struct_bytes is %zu, not %zu: start from GW_GROUP_CONFIG_INIT",
+                       config->struct_bytes, sizeof(*config));
+    if (config->rounding < GW_ROUND_DEFAULT || config->rounding > GW_ROUND_STOCHASTIC)
+        return gw_fail(GW_ERR_INVALID_ARGUMENT, "config->rounding is %d, not a gw_rounding_t", (int)config->rounding);
     copy = *id; /* protobuf-c wants a pointer to non-const */
     join.id.data = copy.bytes;
     join.id.len = sizeof(copy.bytes);
     join.nranks = (uint32_t)nranks;
     join.rank = (uint32_t)rank;
+    if (config->codec != NULL)
+        join.codec = (char *)(uintptr_t)config->codec; /* it is only packed */
+    join.rounding = (uint32_t)config->rounding;
     return enter(context, GW_MSG_GROUP_JOIN, &join.base, group_out);
 }
 

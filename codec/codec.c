@@ -12,9 +12,13 @@ typedef struct gw_codec_row {
 } gw_codec_row_t;
 
 static const gw_codec_row_t rows[GW_CODECS] = {
-    [GW_CODEC_NONE] = {"none", GW_CODEC_LINEAR, 32, false}, [GW_CODEC_FP16] = {"fp16", GW_CODEC_LINEAR, 16, false},
-    [GW_CODEC_BF16] = {"bf16", GW_CODEC_LINEAR, 16, false}, [GW_CODEC_FP8] = {"fp8", GW_CODEC_SHARDED, 8, true},
-    [GW_CODEC_INT8] = {"int8", GW_CODEC_SHARDED, 8, true},  [GW_CODEC_INT4] = {"int4", GW_CODEC_SHARDED, 4, true},
+    [GW_CODEC_DEFAULT] = {"default", GW_CODEC_LINEAR, 32, false},
+    [GW_CODEC_NONE] = {"none", GW_CODEC_LINEAR, 32, false},
+    [GW_CODEC_FP16] = {"fp16", GW_CODEC_LINEAR, 16, false},
+    [GW_CODEC_BF16] = {"bf16", GW_CODEC_LINEAR, 16, false},
+    [GW_CODEC_FP8] = {"fp8", GW_CODEC_SHARDED, 8, true},
+    [GW_CODEC_INT8] = {"int8", GW_CODEC_SHARDED, 8, true},
+    [GW_CODEC_INT4] = {"int4", GW_CODEC_SHARDED, 4, true},
 };
 
 static _Atomic(const gw_codec_form_t *) chosen; /* NULL: not chosen yet */
@@ -24,7 +28,7 @@ const char *gw_codec_name(gw_codec_t codec) {
 }
 
 bool gw_codec_by_name(const char *name, gw_codec_t *codec_out) {
-    for (int i = 0; i < GW_CODECS; i++) {
+    for (int i = GW_CODEC_NONE; i < GW_CODECS; i++) {
         if (strcmp(rows[i].name, name) == 0) {
             *codec_out = (gw_codec_t)i;
             return true;

@@ -60,7 +60,8 @@ typedef struct gw_codec_round {
     uint64_t first; /* index of the first number */
 } gw_codec_round_t;
 
-/* "none", "fp16", "bf16", "fp8", "int8", "int4". */
+/* "none", "fp16", "bf16", "fp8", "int8", "int4"; and "default", which is no codec, but what a group is asked to choose: all
+ * other functions take none but the six. */
 const char *gw_codec_name(gw_codec_t codec);
 
 /* False, and nothing is written, if there is no such codec. */

@@ -11,6 +11,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "group.h"
 #include "session.h"
 
 /* Serves one command, with a reply or an error. */
@@ -26,5 +27,8 @@ cJSON *gwd_admin_buckets(struct gwd_server *server);
 cJSON *gwd_admin_stats(struct gwd_server *server);
 cJSON *gwd_admin_config(struct gwd_server *server);
 cJSON *gwd_admin_trace(struct gwd_server *server);
+
+/* admin_wire.c: of an active group over several nodes. */
+cJSON *gwd_admin_wire(const gwd_group_t *group);
 
 #endif

@@ -182,20 +182,31 @@ cJSON *gwd_admin_clients(struct gwd_server *server) {
 
 /* ---- groups ------------------------------------------------------------------------------------- */
 
+/* Between nodes, of buckets that leave it to the group. */
+static const char *codec_of(const gwd_group_t *group) {
+    const gwd_codec_choice_t *choice = &group->policy.choice;
+
+    if (!group->map)
+        return gw_codec_name(GW_CODEC_NONE);
+    return choice->is_auto ? "auto" : gw_codec_name(group->plan.codecs[0]);
+}
+
 /* As soon as one rank's memory is a device's. */
-static cJSON *device_row_json(const gwd_plan_t *plan) {
+static cJSON *device_row_json(const gwd_group_t *group) {
+    const gwd_plan_t *plan = &group->plan;
     cJSON *json = cJSON_CreateObject();
 
     number(json, "max_bytes", plan->rows[GWD_PLAN_ROWS - 1].max_bytes);
     cJSON_AddStringToObject(json, "engine", gwd_engine_name(GWD_ENGINE_STAGED));
     cJSON_AddStringToObject(json, "mover", gwd_mover_name(GWD_MOVER_COPY));
-    cJSON_AddStringToObject(json, "codec", gw_codec_name(GW_CODEC_NONE));
+    cJSON_AddStringToObject(json, "codec", codec_of(group));
     number(json, "chunk_bytes", plan->device_chunk_bytes);
     cJSON_AddStringToObject(json, "memory", "device");
     return json;
 }
 
-static cJSON *plan_json(const gwd_plan_t *plan) {
+static cJSON *plan_json(const gwd_group_t *group) {
+    const gwd_plan_t *plan = &group->plan;
     cJSON *list = cJSON_CreateArray();
 
     for (size_t i = 0; i < GWD_PLAN_ROWS; i++) {
@@ -205,12 +216,12 @@ static cJSON *plan_json(const gwd_plan_t *plan) {
         number(json, "max_bytes", row->max_bytes);
         cJSON_AddStringToObject(json, "engine", gwd_engine_name(row->engine));
         cJSON_AddStringToObject(json, "mover", gwd_mover_name(row->mover));
-        cJSON_AddStringToObject(json, "codec", gw_codec_name(row->codec));
+        cJSON_AddStringToObject(json, "codec", codec_of(group));
         number(json, "chunk_bytes", row->chunk_bytes);
         cJSON_AddStringToObject(json, "memory", "host");
         cJSON_AddItemToArray(list, json);
     }
-    cJSON_AddItemToArray(list, device_row_json(plan));
+    cJSON_AddItemToArray(list, device_row_json(group));
     return list;
 }
 
@@ -281,8 +292,10 @@ static cJSON *group_json(const gwd_group_t *group) {
     cJSON_AddStringToObject(json, "why", why);
     if (group->map)
         cJSON_AddStringToObject(json, "cipher", group->map->has_cipher ? "chacha20-poly1305" : "none");
-    cJSON_AddItemToObject(json, "plan", plan_json(&group->plan));
+    cJSON_AddItemToObject(json, "plan", plan_json(group));
     cJSON_AddStringToObject(json, "plan_hash", hash);
+    if (group->map)
+        cJSON_AddItemToObject(json, "wire", gwd_admin_wire(group));
     number(json, "lane", group->lane);
     cJSON_AddStringToObject(json, "state", group->status == GW_OK ? "ok" : "failed");
     cJSON_AddStringToObject(json, "status", gw_status_name(group->status));
@@ -368,7 +381,8 @@ static void add_bucket(void *item, void *context) {
     cJSON_AddStringToObject(json, "type", gwd_type_name(bucket->desc.type));
     cJSON_AddStringToObject(json, "redop", gwd_bucket_reduces(bucket) ? gwd_redop_name(bucket->desc.redop) : "none");
     number(json, "count", bucket->desc.count);
-    cJSON_AddStringToObject(json, "codec", gw_codec_name(bucket->desc.codec));
+    cJSON_AddStringToObject(json, "codec", gw_codec_name(bucket->codec));
+    cJSON_AddStringToObject(json, "codec_asked", gw_codec_name(bucket->desc.codec));
     cJSON_AddNumberToObject(json, "priority", bucket->desc.priority);
     number(json, "matrices", bucket->desc.n_matrices);
     number(json, "rounds", atomic_load_explicit(&bucket->rounds, memory_order_relaxed));

@@ -108,6 +108,13 @@ void gwd_bootstrap_end(gwd_group_t *group, gw_status_t status, const char *text)
         gwd_branch_end(group, status, text);
 }
 
+void gwd_bootstrap_measured(gwd_group_t *group, const gwd_codec_figures_t *figures) {
+    if (group->root)
+        gwd_root_measured(group, figures);
+    else
+        gwd_branch_measured(group, figures);
+}
+
 void gwd_bootstrap_refuse(gwd_contact_t *peer, gw_status_t status, const char *text) {
     Gw__NodeFailure message = GW__NODE_FAILURE__INIT;
 

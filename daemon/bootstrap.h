@@ -16,6 +16,8 @@
  *     Rank, Rank, ...               ->                        (Refusal, if it is taken)
  *                                   <-         Table, one for each node
  *     Prepared                      ->
+ *                                   <-         Measure       (only where the codec is auto: measure.h)
+ *     Measured                      ->
  *                                   <-         Go             (Failure, either way, instead of any of these)
  *
  * In the group's state: a root has ->root as soon as a branch has come, a branch has ->branch. Both end with bootstrap.
@@ -50,6 +52,9 @@ void gwd_bootstrap_setting(const gwd_server_t *server, size_t index, char value[
 /* Ends the part of bootstrap; the other nodes hear `status` and `text`, or nothing if it is GW_OK. */
 void gwd_bootstrap_end(gwd_group_t *group, gw_status_t status, const char *text);
 
+/* What gwd_measure_begin has found. */
+void gwd_bootstrap_measured(gwd_group_t *group, const gwd_codec_figures_t *figures);
+
 /* Sends a NodeFailure, the last frame, and finishes the connection. */
 void gwd_bootstrap_refuse(gwd_contact_t *peer, gw_status_t status, const char *text);
 
@@ -77,6 +82,9 @@ void gwd_root_complete(gwd_group_t *group);
 /* What the deadline finds, once the table is sent: the hosts that have not prepared. False: it is not. */
 bool gwd_root_late(const gwd_group_t *group, char *text, size_t text_bytes);
 
+/* What this node, if it has ranks, measured. */
+void gwd_root_measured(gwd_group_t *group, const gwd_codec_figures_t *figures);
+
 void gwd_root_end(gwd_group_t *group, gw_status_t status, const char *text);
 
 /* ---- bootstrap_branch.c ------------------------------------------------------------------------- */
@@ -89,6 +97,8 @@ void gwd_branch_add(gwd_group_t *group, const gwd_member_t *member);
 
 /* What the deadline finds. */
 void gwd_branch_late(const gwd_group_t *group, char *text, size_t text_bytes);
+
+void gwd_branch_measured(gwd_group_t *group, const gwd_codec_figures_t *figures);
 
 void gwd_branch_end(gwd_group_t *group, gw_status_t status, const char *text);
 

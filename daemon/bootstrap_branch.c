@@ -12,6 +12,7 @@
 #include "gradwire.pb-c.h"
 #include "kernels.h"
 #include "log.h"
+#include "measure.h"
 #include "unpack.h"
 
 enum { ROUNDS = 3, PAUSE_MS = 1000, GRACE_S = 5 };
@@ -26,6 +27,7 @@ struct gwd_branch {
     bool greeted;    /* the root has welcomed it */
     char host[65];   /* of the root */
     uint32_t n_rows; /* of the table that have come */
+    bool measuring;
 };
 
 static void connect_next(struct gwd_branch *branch);
@@ -196,11 +198,16 @@ static void on_proven(gwd_contact_t *peer) {
 
 void gwd_branch_add(gwd_group_t *group, const gwd_member_t *member) {
     Gw__NodeRank message = GW__NODE_RANK__INIT;
+    char codec[GWD_CHOICE_BYTES];
 
     if (!group->branch->greeted) /* all are sent then */
         return;
     message.rank = member->rank;
     message.pid = (uint32_t)member->session->pid;
+    gwd_choice_format(&member->codec, codec);
+    message.codec = codec;
+    message.stochastic = member->codec.is_stochastic;
+    message.configured = member->codec.is_configured;
     gwd_contact_send(group->branch->peer, GWD_FRAME_RANK, &message.base);
 }
 
@@ -294,6 +301,13 @@ static bool is_whole(const gwd_group_t *group) {
     return group->map->own_node < group->map->n_nodes;
 }
 
+/* The root has seen to it that all ranks ask for the same. */
+static void take_choice(gwd_group_t *group) {
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (group->members[r])
+            group->policy.choice = group->members[r]->codec;
+}
+
 static bool on_table(struct gwd_branch *branch, const Gw__NodeTable *row) {
     gwd_group_t *group = branch->group;
     Gw__NodePrepared prepared = GW__NODE_PREPARED__INIT;
@@ -306,6 +320,7 @@ static bool on_table(struct gwd_branch *branch, const Gw__NodeTable *row) {
         return true;
     if (!is_whole(group))
         return false;
+    take_choice(group);
     status = gwd_group_prepare(group, text, sizeof(text));
     if (status != GW_OK)
         gwd_group_give_up(group, status, text);
@@ -314,11 +329,48 @@ static bool on_table(struct gwd_branch *branch, const Gw__NodeTable *row) {
     return true;
 }
 
-static bool on_go(const struct gwd_branch *branch) {
+static bool on_measure(struct gwd_branch *branch) {
     gwd_group_t *group = branch->group;
 
-    if (group->state != GWD_GROUP_PREPARED)
+    if (group->state != GWD_GROUP_PREPARED || !group->map || branch->measuring)
         return false;
+    branch->measuring = true;
+    gwd_measure_begin(group);
+    return true;
+}
+
+void gwd_branch_measured(gwd_group_t *group, const gwd_codec_figures_t *figures) {
+    Gw__NodeMeasured message = GW__NODE_MEASURED__INIT;
+
+    message.bytes_per_s = figures->bytes_per_s;
+    message.latency_ns = figures->latency_ns;
+    message.n_coding = GW_CODECS;
+    message.coding = (uint64_t *)(uintptr_t)figures->coding; /* it is only packed */
+    gwd_contact_send(group->branch->peer, GWD_FRAME_MEASURED, &message.base);
+}
+
+/* The plan's table of codecs, as the root has made it. */
+static bool take_codecs(gwd_group_t *group, const Gw__NodeGo *go) {
+    gw_codec_t table[GWD_SIZE_CLASSES];
+
+    if (go->n_codec != GWD_SIZE_CLASSES)
+        return false;
+    for (size_t i = 0; i < GWD_SIZE_CLASSES; i++) {
+        table[i] = (gw_codec_t)go->codec[i];
+        if (go->codec[i] >= GW_CODECS || !(group->policy.choice.permitted & 1u << go->codec[i]))
+            return false;
+    }
+    gwd_plan_set_codecs(&group->plan, table);
+    return true;
+}
+
+static bool on_go(const struct gwd_branch *branch, const Gw__NodeGo *go) {
+    gwd_group_t *group = branch->group;
+    gwd_codec_policy_t *policy = &group->policy;
+
+    if (group->state != GWD_GROUP_PREPARED || !take_codecs(group, go))
+        return false;
+    policy->is_measured = gwd_measure_read(go->bytes_per_s, go->latency_ns, go->n_coding, go->coding, &policy->figures);
     gwd_branch_end(group, GW_OK, NULL);
     gwd_group_go(group);
     return true;
@@ -336,7 +388,9 @@ static bool take_frame(struct gwd_branch *branch, uint8_t type, const uint8_t *b
     static const ProtobufCMessageDescriptor *const descriptors[] = {[GWD_FRAME_WELCOME] = &gw__node_welcome__descriptor,
                                                                     [GWD_FRAME_REFUSAL] = &gw__node_refusal__descriptor,
                                                                     [GWD_FRAME_TABLE] = &gw__node_table__descriptor,
-                                                                    [GWD_FRAME_GO] = &gw__node_go__descriptor};
+                                                                    [GWD_FRAME_GO] = &gw__node_go__descriptor,
+                                                                    [GWD_FRAME_MEASURE] =
+                                                                        &gw__node_measure__descriptor};
     ProtobufCMessage *message = NULL;
     bool good = false;
 
@@ -351,8 +405,10 @@ static bool take_frame(struct gwd_branch *branch, uint8_t type, const uint8_t *b
         good = on_refusal(branch, (const Gw__NodeRefusal *)message);
     else if (type == GWD_FRAME_TABLE)
         good = on_table(branch, (const Gw__NodeTable *)message);
+    else if (type == GWD_FRAME_MEASURE)
+        good = on_measure(branch);
     else
-        good = on_go(branch);
+        good = on_go(branch, (const Gw__NodeGo *)message);
     gwd_unpack_free(message);
     return good;
 }

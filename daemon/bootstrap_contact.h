@@ -28,6 +28,8 @@ typedef enum gwd_frame_type {
     GWD_FRAME_PREPARED,  /* branch */
     GWD_FRAME_GO,        /* root */
     GWD_FRAME_FAILURE,   /* either */
+    GWD_FRAME_MEASURE,   /* root */
+    GWD_FRAME_MEASURED,  /* branch */
 } gwd_frame_type_t;
 
 struct gwd_server;

@@ -6,7 +6,9 @@
 #include "bootstrap.h"
 #include "escape.h"
 #include "gradwire.pb-c.h"
+#include "group_codec.h"
 #include "log.h"
+#include "measure.h"
 #include "unpack.h"
 
 /* A daemon that has proved itself for a group. */
@@ -19,7 +21,7 @@ typedef struct branch {
     void *address;
     size_t address_bytes;
     uint32_t n_ranks;
-    bool greeted, prepared;
+    bool greeted, prepared, measured;
 } branch_t;
 
 struct gwd_root {
@@ -27,6 +29,9 @@ struct gwd_root {
     branch_t **holders; /* nranks, NULL where the rank is not of another node; from the first Hello on */
     uint32_t n_ranks;   /* held by branches */
     bool told;          /* the table has been sent */
+    bool measuring;     /* so has NodeMeasure */
+    bool own_measured;
+    gwd_codec_figures_t figures; /* of the slowest so far */
 };
 
 uint32_t gwd_root_ranks(const gwd_group_t *group) {
@@ -224,6 +229,18 @@ static void refuse_rank(const branch_t *branch, uint32_t rank, const char *text)
     gwd_contact_send(branch->peer, GWD_FRAME_REFUSAL, &message.base);
 }
 
+/* False: what it asks for is no codec. */
+static bool take_choice(const branch_t *branch, const Gw__NodeRank *message, char *text, size_t text_bytes) {
+    gwd_codec_choice_t choice;
+
+    if (!gwd_choice_parse(message->codec, &choice, text, text_bytes))
+        return false;
+    choice.is_stochastic = message->stochastic;
+    choice.is_configured = message->configured;
+    gwd_group_agree(branch->group, message->rank, branch->host, &choice);
+    return true;
+}
+
 static void on_rank(branch_t *branch, const Gw__NodeRank *message) {
     gwd_group_t *group = branch->group;
     struct gwd_root *root = group->root;
@@ -232,15 +249,20 @@ static void on_rank(branch_t *branch, const Gw__NodeRank *message) {
     if (root->told) {
         snprintf(text, sizeof(text), "the group is complete: all its %u ranks have joined", group->nranks);
         refuse_rank(branch, message->rank, text);
-    } else if (gwd_group_is_taken(group, message->rank, text, sizeof(text))) {
-        refuse_rank(branch, message->rank, text);
-    } else {
-        root->holders[message->rank] = branch;
-        group->pids[message->rank] = message->pid;
-        branch->n_ranks++;
-        root->n_ranks++;
-        gwd_group_check_complete(group);
+        return;
     }
+    if (gwd_group_is_taken(group, message->rank, text, sizeof(text))) {
+        refuse_rank(branch, message->rank, text);
+        return;
+    }
+    root->holders[message->rank] = branch;
+    group->pids[message->rank] = message->pid;
+    branch->n_ranks++;
+    root->n_ranks++;
+    if (take_choice(branch, message, text, sizeof(text)))
+        gwd_group_check_complete(group);
+    else
+        gwd_group_give_up(group, GW_ERR_BOOTSTRAP, text);
 }
 
 /* ---- the table ---------------------------------------------------------------------------------- */
@@ -349,7 +371,7 @@ bool gwd_root_late(const gwd_group_t *group, char *text, size_t text_bytes) {
         return false;
     text[0] = 0;
     for (const branch_t *branch = group->root->branches; branch; branch = branch->next)
-        if (branch->n_ranks > 0 && !branch->prepared && used < text_bytes)
+        if (branch->n_ranks > 0 && !(group->root->measuring ? branch->measured : branch->prepared) && used < text_bytes)
             used += (size_t)snprintf(text + used, text_bytes - used, "%shost %s", used ? ", " : "", branch->host);
     if (used < text_bytes)
         snprintf(text + used, text_bytes - used,
@@ -358,19 +380,91 @@ bool gwd_root_late(const gwd_group_t *group, char *text, size_t text_bytes) {
     return true;
 }
 
+static void send_to_all(const gwd_group_t *group, gwd_frame_type_t type, const ProtobufCMessage *message) {
+    for (const branch_t *branch = group->root->branches; branch; branch = branch->next)
+        if (branch->n_ranks > 0)
+            gwd_contact_send(branch->peer, type, message);
+}
+
+static void go(gwd_group_t *group) {
+    gwd_codec_figures_t *figures = &group->policy.figures;
+    gw_codec_t table[GWD_SIZE_CLASSES];
+    uint32_t numbers[GWD_SIZE_CLASSES];
+    Gw__NodeGo message = GW__NODE_GO__INIT;
+
+    gwd_group_codec_table(group, table);
+    for (size_t i = 0; i < GWD_SIZE_CLASSES; i++)
+        numbers[i] = (uint32_t)table[i];
+    message.n_codec = GWD_SIZE_CLASSES;
+    message.codec = numbers;
+    if (group->policy.is_measured) {
+        message.bytes_per_s = figures->bytes_per_s;
+        message.latency_ns = figures->latency_ns;
+        message.n_coding = GW_CODECS;
+        message.coding = figures->coding;
+    }
+    send_to_all(group, GWD_FRAME_GO, &message.base);
+    gwd_root_end(group, GW_OK, NULL);
+    gwd_group_go(group);
+}
+
+static void measure(gwd_group_t *group) {
+    const Gw__NodeMeasure message = GW__NODE_MEASURE__INIT;
+
+    group->root->measuring = true;
+    group->root->own_measured = group->n_members == 0;
+    group->root->figures.bytes_per_s = UINT64_MAX;
+    for (int i = 0; i < GW_CODECS; i++)
+        group->root->figures.coding[i] = UINT64_MAX;
+    send_to_all(group, GWD_FRAME_MEASURE, &message.base);
+    if (group->n_members > 0)
+        gwd_measure_begin(group);
+}
+
 static void on_prepared(branch_t *branch) {
     gwd_group_t *group = branch->group;
-    Gw__NodeGo go = GW__NODE_GO__INIT;
 
     branch->prepared = true;
     for (const branch_t *other = group->root->branches; other; other = other->next)
         if (other->n_ranks > 0 && !other->prepared)
             return;
-    for (const branch_t *other = group->root->branches; other; other = other->next)
-        if (other->n_ranks > 0)
-            gwd_contact_send(other->peer, GWD_FRAME_GO, &go.base);
-    gwd_root_end(group, GW_OK, NULL);
-    gwd_group_go(group);
+    if (group->policy.choice.is_auto && group->map->n_nodes > 1)
+        measure(group);
+    else
+        go(group);
+}
+
+/* Goes on when all have. */
+static void take_figures(gwd_group_t *group, const gwd_codec_figures_t *figures) {
+    struct gwd_root *root = group->root;
+
+    gwd_figures_join(&root->figures, figures);
+    for (const branch_t *branch = root->branches; branch; branch = branch->next)
+        if (branch->n_ranks > 0 && !branch->measured)
+            return;
+    if (!root->own_measured)
+        return;
+    group->policy.figures = root->figures;
+    group->policy.is_measured = true;
+    go(group);
+}
+
+void gwd_root_measured(gwd_group_t *group, const gwd_codec_figures_t *figures) {
+    group->root->own_measured = true;
+    take_figures(group, figures);
+}
+
+static void on_measured(branch_t *branch, const Gw__NodeMeasured *message) {
+    gwd_codec_figures_t figures;
+    char text[GWD_TEXT_BYTES];
+
+    if (!gwd_measure_read(message->bytes_per_s, message->latency_ns, message->n_coding, message->coding, &figures)) {
+        snprintf(text, sizeof(text), "host %s measured nothing", branch->host);
+        refuse_branch(branch, GW_ERR_BOOTSTRAP, text);
+        return;
+    }
+    branch->measured = true;
+    take_figures(branch->group, &figures);
 }
 
 /* ---- frames ------------------------------------------------------------------------------------- */
@@ -402,6 +496,8 @@ static void on_frame(gwd_contact_t *peer, uint8_t type, const uint8_t *body, siz
         descriptor = &gw__node_rank__descriptor;
     else if (type == GWD_FRAME_PREPARED && branch->group->root->told && branch->n_ranks > 0 && !branch->prepared)
         descriptor = &gw__node_prepared__descriptor;
+    else if (type == GWD_FRAME_MEASURED && branch->group->root->measuring && branch->n_ranks > 0 && !branch->measured)
+        descriptor = &gw__node_measured__descriptor;
     message = descriptor ? gwd_unpack(descriptor, body, bytes) : NULL;
     if (!message)
         refuse_branch(branch, GW_ERR_BOOTSTRAP, "a daemon broke the protocol between daemons");
@@ -409,6 +505,8 @@ static void on_frame(gwd_contact_t *peer, uint8_t type, const uint8_t *body, siz
         on_hello(branch, (const Gw__NodeHello *)message);
     else if (type == GWD_FRAME_RANK)
         on_rank(branch, (const Gw__NodeRank *)message);
+    else if (type == GWD_FRAME_MEASURED)
+        on_measured(branch, (const Gw__NodeMeasured *)message);
     else
         on_prepared(branch);
     if (message)

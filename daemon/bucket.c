@@ -65,10 +65,14 @@ static gw_status_t check_numbers(const gwd_bucket_desc_t *desc, uint32_t nranks,
     return GW_ERR_INVALID_ARGUMENT;
 }
 
-/* A codec is used, or refused: never left out in silence. */
+bool gwd_bucket_is_codable(const gwd_bucket_desc_t *desc) {
+    return desc->collective == GW_ALL_REDUCE && desc->type <= GW_BF16 && desc->type != GW_F64 &&
+           (desc->redop == GW_SUM || desc->redop == GW_AVG);
+}
+
+/* A codec that is asked for is used, or refused: never left out in silence. */
 static gw_status_t check_codec(const gwd_bucket_desc_t *desc, char *text, size_t text_bytes) {
-    if (desc->codec == GW_CODEC_NONE || (desc->collective == GW_ALL_REDUCE && desc->type <= GW_BF16 &&
-                                         desc->type != GW_F64 && (desc->redop == GW_SUM || desc->redop == GW_AVG)))
+    if (desc->codec == GW_CODEC_DEFAULT || desc->codec == GW_CODEC_NONE || gwd_bucket_is_codable(desc))
         return GW_OK;
     snprintf(text, text_bytes, "bucket '%s': codec %s is for all_reduce with sum or avg of f32, f16 and bf16",
              desc->name, gw_codec_name(desc->codec));
@@ -232,6 +236,7 @@ gw_status_t gwd_bucket_new(const gwd_bucket_desc_t *desc, uint32_t rank, uint32_
     bucket->recv_device = recv ? desc->recv_buffer->device : NULL;
     bucket->bytes = send_bytes > recv_bytes ? send_bytes : recv_bytes;
     bucket->fingerprint = fingerprint(desc);
+    bucket->codec = desc->codec == GW_CODEC_DEFAULT ? GW_CODEC_NONE : desc->codec; /* the group may know more */
     *bucket_out = bucket;
     return GW_OK;
 }
@@ -266,7 +271,7 @@ void gwd_bucket_describe(const gwd_bucket_t *bucket, char *text, size_t text_byt
         snprintf(root, sizeof(root), " root %u", d->root);
     if (d->n_matrices)
         snprintf(layout, sizeof(layout), " %u matrices", d->n_matrices);
-    if (d->codec != GW_CODEC_NONE)
+    if (d->codec != GW_CODEC_DEFAULT || d->no_error_feedback)
         snprintf(codec, sizeof(codec), " %s%s", gw_codec_name(d->codec),
                  d->no_error_feedback ? " without error feedback" : "");
     snprintf(text, text_bytes, "%s '%s' %s %s x%llu%s%s%s", gwd_collective_name(d->collective), name,

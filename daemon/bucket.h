@@ -29,7 +29,7 @@ typedef struct gwd_bucket_desc {
     struct gwd_buffer *send_buffer, *recv_buffer;
     uint64_t send_offset, recv_offset; /* bytes */
     int priority;
-    gw_codec_t codec; /* between nodes */
+    gw_codec_t codec; /* between nodes, as the rank asks */
     bool no_error_feedback;
     uint32_t n_matrices;
     gw_matrix_t *matrices; /* owned by the bucket */
@@ -44,6 +44,7 @@ typedef struct gwd_bucket {
     struct gwd_device *send_device, *recv_device; /* NULL: host memory */
     uint64_t bytes;                               /* of the larger span: what the plan looks at */
     uint64_t fingerprint;
+    gw_codec_t codec;                    /* between nodes: the one that is used */
     struct gwd_wire_blocks *wire_blocks; /* that its chunks go through, of a device's in a group on several nodes */
     struct {
         bool detaching;     /* the loop wants it back when its last operation has ended */
@@ -70,6 +71,9 @@ bool gwd_bucket_matches(const gwd_bucket_t *a, const gwd_bucket_t *b);
 
 /* "all_reduce 'fc1' f32 sum x1000": for messages. */
 void gwd_bucket_describe(const gwd_bucket_t *bucket, char *text, size_t text_bytes);
+
+/* Whether a codec other than none can be used. */
+bool gwd_bucket_is_codable(const gwd_bucket_desc_t *desc);
 
 /* Whether its redop means anything. */
 bool gwd_bucket_reduces(const gwd_bucket_t *bucket);

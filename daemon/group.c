@@ -8,6 +8,7 @@
 
 #include "bootstrap.h"
 #include "gradwire.pb-c.h"
+#include "group_codec.h"
 #include "log.h"
 #include "server.h"
 #include "transport.h"
@@ -255,7 +256,9 @@ void gwd_group_check_complete(gwd_group_t *group) {
 
     if (group->branch || group->n_members + remote < group->nranks)
         return;
-    if (remote > 0)
+    if (group->status != GW_OK)
+        gwd_group_give_up(group, group->status, group->message);
+    else if (remote > 0)
         gwd_root_complete(group);
     else
         gwd_group_start(group);
@@ -301,7 +304,7 @@ static gw_status_t new_branch(gwd_session_t *session, const gw_unique_id_t *id, 
 
 /* Everything about a rank but the group itself. */
 static gw_status_t add_rank(gwd_session_t *session, uint32_t request, gwd_group_t *group, uint32_t nranks,
-                            uint32_t rank, char *text, size_t text_bytes) {
+                            uint32_t rank, const gwd_codec_choice_t *codec, char *text, size_t text_bytes) {
     gwd_member_t *member;
     gw_status_t status;
     char who[32];
@@ -316,13 +319,16 @@ static gw_status_t add_rank(gwd_session_t *session, uint32_t request, gwd_group_
         status = GW_ERR_INVALID_ARGUMENT;
     if (status == GW_OK)
         status = gwd_member_new(session, group, rank, request, &member, text, text_bytes);
-    if (status == GW_OK && group->branch)
+    if (status != GW_OK)
+        return status;
+    member->codec = *codec;
+    if (group->branch)
         gwd_branch_add(group, member);
-    return status;
+    return GW_OK;
 }
 
 gw_status_t gwd_group_join(gwd_session_t *session, uint32_t request, const gw_unique_id_t *id, uint32_t nranks,
-                           uint32_t rank, char *text, size_t text_bytes) {
+                           uint32_t rank, const gwd_codec_choice_t *codec, char *text, size_t text_bytes) {
     gwd_server_t *server = session->server;
     gwd_group_t *group = find_by_id(server, id);
     bool own;
@@ -336,7 +342,9 @@ gw_status_t gwd_group_join(gwd_session_t *session, uint32_t request, const gw_un
         status = new_branch(session, id, &group, text, text_bytes);
     if (status != GW_OK)
         return status;
-    status = add_rank(session, request, group, nranks, rank, text, text_bytes);
+    status = add_rank(session, request, group, nranks, rank, codec, text, text_bytes);
+    if (status == GW_OK && !group->branch) /* else the root sees to it */
+        gwd_group_agree(group, rank, server->host, codec);
     if (status == GW_OK)
         gwd_group_check_complete(group);
     else if (group->branch && group->n_members == 0)

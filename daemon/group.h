@@ -26,6 +26,12 @@ typedef enum gwd_group_state {
     GWD_GROUP_ACTIVE,
 } gwd_group_state_t;
 
+/* The first rank that joined, whose codec all others must have. */
+typedef struct gwd_codec_asker {
+    uint32_t rank;
+    char host[65];
+} gwd_codec_asker_t;
+
 struct gwd_member;
 struct gwd_root;
 struct gwd_branch;
@@ -46,9 +52,12 @@ typedef struct gwd_group {
     struct gwd_wire *wire;       /* to the other nodes, until the lane has it; NULL: none */
     struct gwd_root *root;       /* while it forms with other nodes: they join here ... */
     struct gwd_branch *branch;   /* ... or there */
+    gwd_codec_policy_t policy;   /* groups of a split have it, too */
+    gwd_codec_asker_t codec_asker;
+    bool awaits_speed; /* of this machine's cores: measure.c */
     gwd_plan_t plan;
     gwd_group_counters_t *counters; /* once active */
-    gw_status_t status;             /* once active */
+    gw_status_t status;             /* once active; before, that it cannot come together, which all ranks are to hear */
     char message[GWD_TEXT_BYTES];
     uv_timer_t timer; /* bootstrap, and splits */
     bool giving_up;   /* its members are being told and freed */
@@ -66,8 +75,9 @@ typedef struct gwd_member {
     gwd_session_t *session;
     gwd_group_t *group;
     uint32_t rank;
-    uint32_t handle;  /* within the session */
-    uint32_t request; /* GroupJoin or GroupSplit to be answered, then GroupLeave; 0: none */
+    uint32_t handle;          /* within the session */
+    gwd_codec_choice_t codec; /* that it asked for */
+    uint32_t request;         /* GroupJoin or GroupSplit to be answered, then GroupLeave; 0: none */
     gw_slots_header_t *slots;
     int slots_fd, channel_fd;            /* the rank's own ends, until it is told; else -1 */
     gwd_table_t buckets;                 /* gwd_bucket_t */
@@ -88,7 +98,7 @@ typedef struct gwd_leave_reason {
 
 gw_status_t gwd_group_make_id(gwd_session_t *session, gw_unique_id_t *id_out, char *text, size_t text_bytes);
 gw_status_t gwd_group_join(gwd_session_t *session, uint32_t request, const gw_unique_id_t *id, uint32_t nranks,
-                           uint32_t rank, char *text, size_t text_bytes);
+                           uint32_t rank, const gwd_codec_choice_t *codec, char *text, size_t text_bytes);
 gw_status_t gwd_group_split(gwd_member_t *member, uint32_t request, int32_t color, int32_t key, char *text,
                             size_t text_bytes);
 

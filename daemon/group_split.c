@@ -49,6 +49,7 @@ static gw_status_t make_part(gwd_group_t *parent, const split_entry_t *entries, 
     group->state = GWD_GROUP_FORMING;
     group->members = calloc(n, sizeof(gwd_member_t *));
     group->nranks = n;
+    group->policy = parent->policy;
     if (!group->members) {
         group->nranks = 0;
         snprintf(text, text_bytes, "out of memory");

@@ -15,6 +15,7 @@
 #include "bootstrap.h"
 #include "gradwire.pb-c.h"
 #include "group.h"
+#include "group_codec.h"
 #include "log.h"
 #include "server.h"
 
@@ -121,7 +122,8 @@ static bool make_seed(gwd_group_t *group, gwd_group_seed_t **seed_out) {
                                        .device_chunk_bytes = (uint64_t)config->device_chunk_bytes,
                                        .device_window = (uint32_t)config->device_window,
                                        .wire_chunk_bytes = (uint64_t)config->wire_chunk_bytes,
-                                       .wire_window = (uint32_t)config->wire_window});
+                                       .wire_window = (uint32_t)config->wire_window,
+                                       .is_stochastic = group->policy.choice.is_stochastic});
     group->counters = calloc(1, sizeof(*group->counters) + group->nranks * sizeof(group->counters->ranks[0]));
     if (!group->counters)
         return false;
@@ -166,12 +168,22 @@ gw_status_t gwd_group_prepare(gwd_group_t *group, char *text, size_t text_bytes)
     return no_fd ? GW_ERR_FD_LIMIT : GW_ERR_NO_MEMORY;
 }
 
+static void complete_plan(gwd_group_t *group) {
+    gw_codec_t table[GWD_SIZE_CLASSES];
+
+    if (group->plan.is_complete)
+        return;
+    gwd_group_codec_table(group, table);
+    gwd_plan_set_codecs(&group->plan, table);
+}
+
 void gwd_group_go(gwd_group_t *group) {
     (void)uv_timer_stop(&group->timer);
     if (group->n_members == 0) {
         gwd_group_end(group);
         return;
     }
+    complete_plan(group);
     group->state = GWD_GROUP_ACTIVE;
     gwd_stats_add(&group->server->stats.groups_made, 1);
     gwd_log(GWD_LOG_INFO, "group", "group %u, nranks %u on %u node%s, runs on lane %u", group->id, group->nranks,

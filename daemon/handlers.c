@@ -9,6 +9,7 @@
 #include "escape.h"
 #include "gradwire.pb-c.h"
 #include "group.h"
+#include "group_codec.h"
 #include "server.h"
 #include "unpack.h"
 
@@ -89,6 +90,7 @@ static void on_get_unique_id(session_t *session, gw_frame_t *frame, const Protob
 
 static void on_group_join(session_t *session, gw_frame_t *frame, const ProtobufCMessage *body) {
     const Gw__GroupJoin *join = (const Gw__GroupJoin *)body;
+    gwd_codec_choice_t codec;
     char text[GWD_TEXT_BYTES];
     gw_unique_id_t id;
     gw_status_t status;
@@ -99,7 +101,10 @@ static void on_group_join(session_t *session, gw_frame_t *frame, const ProtobufC
         return;
     }
     memcpy(&id, join->id.data, sizeof(id));
-    status = gwd_group_join(session, frame->header.request, &id, join->nranks, join->rank, text, sizeof(text));
+    status = gwd_group_ask(session->server, join->codec, join->rounding, &codec, text, sizeof(text));
+    if (status == GW_OK)
+        status =
+            gwd_group_join(session, frame->header.request, &id, join->nranks, join->rank, &codec, text, sizeof(text));
     if (status != GW_OK)
         gwd_session_error(session, frame->header.request, status, "%s", text);
 }
@@ -243,6 +248,7 @@ static void finish_bucket(session_t *session) {
     status = gwd_bucket_new(desc, member->rank, member->group->nranks, &bucket, text, sizeof(text));
     if (status == GW_OK) {
         desc->matrices = NULL; /* the bucket has them */
+        bucket->codec = gwd_group_codec_of(member->group, bucket);
         status = gwd_member_add_bucket(member, bucket, text, sizeof(text));
         if (status != GW_OK)
             gwd_bucket_free(bucket);

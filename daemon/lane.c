@@ -95,6 +95,10 @@ static void take_command(gwd_lane_t *lane, const gwd_command_t *command) {
         if (group)
             gwd_lane_group_fail(group, command->status, command->text);
         break;
+    case GWD_COMMAND_PROBE:
+        if (group && group->wire)
+            gwd_lane_wire_probe(group);
+        break;
     case GWD_COMMAND_STOP:
         lane->stopping = true;
         break;

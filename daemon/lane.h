@@ -37,10 +37,18 @@ typedef struct gwd_rank_counters {
     _Atomic uint64_t last_ns;    /* how long the first waited for it then, in all */
 } gwd_rank_counters_t;
 
+/* What all_reduces of one size class and codec took between nodes. */
+typedef struct gwd_wire_counters {
+    _Atomic uint64_t ops, ns;
+    _Atomic uint64_t bytes;              /* of their buckets, in binary32 */
+    _Atomic uint64_t bytes_before, sent; /* without the codec, and sent */
+} gwd_wire_counters_t;
+
 typedef struct gwd_group_counters {
     _Atomic uint64_t last_completed;
     _Atomic uint64_t in_flight; /* operations begun by any rank and not ended */
     _Atomic uint64_t staged;    /* operations on memory of a device */
+    gwd_wire_counters_t wire[GWD_SIZE_CLASSES][GW_CODECS];
     gwd_rank_counters_t ranks[];
 } gwd_group_counters_t;
 
@@ -87,6 +95,7 @@ typedef enum gwd_command_kind {
     GWD_COMMAND_RANK_LEAVE,    /* the rank is gone: `status` and `text` are what the others hear if they need it;
                                   answer RELEASED when its memory is not used any more */
     GWD_COMMAND_FAIL,          /* fail the group with `status` and `text` (malloc, taken over) */
+    GWD_COMMAND_PROBE,         /* measure the wire; answer PROBED */
     GWD_COMMAND_STOP,          /* end the thread; no group is left */
 } gwd_command_kind_t;
 
@@ -113,6 +122,7 @@ typedef enum gwd_event_kind {
     GWD_EVENT_DETACHED, /* of a bucket; cookie */
     GWD_EVENT_RELEASED, /* of a rank; cookie. After the last rank's the group is gone from the lane */
     GWD_EVENT_FAILED,   /* the group has failed: status and text (malloc, taken over) */
+    GWD_EVENT_PROBED,   /* what a group's wire can do */
     GWD_EVENT_WAITING,  /* an operation waits for ranks since the late limit: `waiters` (malloc, one a rank) */
 } gwd_event_kind_t;
 
@@ -125,6 +135,7 @@ typedef struct gwd_event {
     uint64_t sequence;
     uint64_t waited_ns;
     gwd_waiter_t *waiters;
+    uint64_t bytes_per_s, latency_ns;
 } gwd_event_t;
 
 /* Limits that a reload may change; read by the lane whenever it looks at the clock. */

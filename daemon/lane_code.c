@@ -69,12 +69,41 @@ gwd_load_t gwd_code_result_in(const gwd_wire_flight_t *flight, const gwd_slot_t 
 
 /* ---- partial -------------------------------------------------------------------------------------------- */
 
+/* SplitMix64's finaliser (Steele et al. 2014), once for each number. */
+static uint64_t mix(uint64_t hash, uint64_t number) {
+    hash += number + UINT64_C(0x9e3779b97f4a7c15);
+    hash = (hash ^ (hash >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    hash = (hash ^ (hash >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return hash ^ (hash >> 31);
+}
+
+/* Stochastic rounding of a shard: its random bits are a function of the bucket, of how many operations it has had, of
+ * which node encodes, of whether it is a result, and of each number's place in the bucket: nothing that differs when the
+ * same is run again. NULL: to nearest. */
+static const gw_codec_round_t *rounding(const gwd_wire_flight_t *flight, const gwd_slot_t *slot, bool is_result,
+                                        gw_codec_round_t *round) {
+    const gwd_op_t *op = flight->op;
+    uint64_t node = op->group->wire->map->own_node;
+
+    if (!op->group->plan.is_stochastic)
+        return NULL;
+    round->seed = mix(mix(op->parts[0].bucket->fingerprint, op->wire_round), node << 1 | is_result);
+    round->first = place(flight, slot);
+    return round;
+}
+
+static float *residual(float *numbers, const gwd_wire_flight_t *flight, const gwd_slot_t *slot) {
+    return numbers ? numbers + place(flight, slot) : NULL;
+}
+
 static void encode_part(gwd_wire_flight_t *flight, gwd_slot_t *slot, const float *values) {
-    struct gwd_residual *kept = flight->residual;
+    const struct gwd_residual *kept = flight->residual;
+    gw_codec_round_t round;
 
     slot->part_out.raw = !gw_codec_is_finite(values, slot->count);
     if (!slot->part_out.raw)
-        gw_codec_encode(flight->codec, values, NULL, kept ? kept->parts + place(flight, slot) : NULL,
+        gw_codec_encode(flight->codec, values, rounding(flight, slot, false, &round),
+                        residual(kept ? kept->parts : NULL, flight, slot),
                         flight->codes + raw_bytes(flight, slot->first), slot->count);
 }
 
@@ -151,7 +180,8 @@ static void decode_result(const gwd_wire_flight_t *flight, const gwd_slot_t *slo
 }
 
 static void final_coded(gwd_wire_flight_t *flight, gwd_slot_t *own) {
-    struct gwd_residual *kept = flight->residual;
+    const struct gwd_residual *kept = flight->residual;
+    gw_codec_round_t round;
     float *sum = (float *)(void *)flight->sum;
 
     sum_parts(flight, own);
@@ -160,8 +190,9 @@ static void final_coded(gwd_wire_flight_t *flight, gwd_slot_t *own) {
         store(flight, own, sum);
         return;
     }
-    gw_codec_encode(flight->codec, sum, NULL, kept ? kept->results + place(flight, own) : NULL,
-                    flight->results + raw_bytes(flight, own->first), own->count);
+    gw_codec_encode(flight->codec, sum, rounding(flight, own, true, &round),
+                    residual(kept ? kept->results : NULL, flight, own), flight->results + raw_bytes(flight, own->first),
+                    own->count);
     decode_result(flight, own, false);
 }
 

@@ -39,8 +39,10 @@ static void end_one(gwd_wire_flight_t *flight) {
     }
     flight->op = NULL;
     op->n_flights--;
-    if (op->n_flights == 0 && (op->next_chunk == op->wire_chunks || group->status != GW_OK))
+    if (op->n_flights == 0 && (op->next_chunk == op->wire_chunks || group->status != GW_OK)) {
+        gwd_flight_count_end(op);
         gwd_lane_op_finished(op);
+    }
     go_on(group);
 }
 
@@ -152,7 +154,7 @@ static void send_load(gwd_slot_t *slot, gwd_transfer_t *transfer, gwd_wire_kind_
     if (transfer->step != GWD_STEP_EXPECTED)
         return; /* given up */
     transfer->step = GWD_STEP_UNDERWAY;
-    gwd_stats_add(&group->lane->stats.wire_bytes_sent, load.bytes);
+    gwd_flight_count_sent(transfer, kind, load.bytes);
     if (peer->link)
         status = gwd_wire_post(peer, &header, load.data, load.bytes, transfer);
     if (status != GW_IN_PROGRESS)
@@ -541,17 +543,22 @@ static void plan_chunks(gwd_op_t *op) {
     op->wire_chunks = gwd_exchange_plan(x, partial_bytes > type_bytes ? bytes / partial_bytes * type_bytes : bytes);
 }
 
-/* The bucket's codec, with its residual where one is kept. False: no memory. */
+/* The bucket's codec, with what is kept for it. False: no memory. */
 static bool choose_codec(gwd_op_t *op) {
     const gwd_bucket_t *bucket = op->parts[0].bucket;
-    gw_codec_t codec = bucket->desc.codec;
+    bool keeps_numbers = gw_codec_pattern(bucket->codec) == GW_CODEC_SHARDED && !bucket->desc.no_error_feedback;
 
-    op->wire_codec = codec;
+    op->wire_codec = bucket->codec;
     op->wire_residual = NULL;
-    if (gw_codec_pattern(codec) != GW_CODEC_SHARDED || bucket->desc.no_error_feedback || bucket->desc.count == 0)
+    op->wire_round = 0;
+    if (op->wire_codec == GW_CODEC_NONE || bucket->desc.count == 0 ||
+        (!keeps_numbers && !op->group->plan.is_stochastic))
         return true;
-    op->wire_residual = gwd_residual_of(op->group->wire, bucket->fingerprint, bucket->desc.count);
-    return op->wire_residual != NULL;
+    op->wire_residual = gwd_residual_of(op->group->wire, bucket->fingerprint, keeps_numbers ? bucket->desc.count : 0);
+    if (!op->wire_residual)
+        return false;
+    op->wire_round = op->wire_residual->n_ops++;
+    return true;
 }
 
 void gwd_wire_run(gwd_op_t *op) {
@@ -565,6 +572,7 @@ void gwd_wire_run(gwd_op_t *op) {
         gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "the daemon has no memory to exchange data with other nodes");
         return;
     }
+    gwd_flight_count_begin(op);
     if (gwd_lane_is_staged(op))
         atomic_fetch_add_explicit(&group->counters->staged, 1, memory_order_relaxed);
     if (op->wire_chunks == 0)

@@ -34,10 +34,12 @@ struct gwd_slot {
     gwd_step_t job_step;
 };
 
-/* What a codec left out of a bucket, to be added next time. */
+/* What is kept of a bucket from one operation to the next: what its codec left out, to be added, and how many there have
+ * been, which seeds stochastic rounding. */
 struct gwd_residual {
     struct gwd_residual *next;
-    uint64_t fingerprint, count;
+    uint64_t fingerprint, count; /* of numbers; 0 with a codec that keeps none */
+    uint64_t n_ops;
     float *parts, *results; /* `count` each; of this node's partial results, and of the shards it owns */
 };
 
@@ -49,7 +51,7 @@ struct gwd_wire_flight {
     uint32_t left, parts_missing;
     bool combines; /* ranks of several nodes have inputs */
     gw_codec_t codec;
-    struct gwd_residual *residual; /* NULL: none is kept */
+    struct gwd_residual *residual; /* NULL: nothing is kept */
     uint32_t n_in;                 /* ranks of this node with inputs: `in`, at the chunk */
     uint32_t n_out;                /* where results go on this node: `out`; one for all devices */
     const void **in;
@@ -114,6 +116,11 @@ gwd_load_t gwd_flight_part_out(const gwd_wire_flight_t *flight, const gwd_slot_t
 gwd_load_t gwd_flight_result_out(const gwd_wire_flight_t *flight, bool raw);
 gwd_load_t gwd_flight_result_in(const gwd_wire_flight_t *flight, const gwd_slot_t *slot, bool raw);
 void gwd_flight_check_parts(const gwd_wire_flight_t *flight); /* the lane: fails the group if some did not open */
+
+/* lane_flight_count.c: an operation begins, and has ended; a transfer of it is sent. */
+void gwd_flight_count_begin(gwd_op_t *op);
+void gwd_flight_count_end(const gwd_op_t *op);
+void gwd_flight_count_sent(const gwd_transfer_t *transfer, gwd_wire_kind_t kind, uint64_t bytes);
 
 /* lane_code.c. The three that compute are done by any thread. */
 bool gwd_code_is_coded(const gwd_wire_flight_t *flight);

@@ -61,13 +61,16 @@ struct gwd_residual *gwd_residual_of(struct gwd_wire_group *wire, uint64_t finge
     if (!residual)
         return NULL;
     *residual = (struct gwd_residual){.next = wire->residuals, .fingerprint = fingerprint, .count = count};
+    wire->residuals = residual;
+    if (count == 0)
+        return residual;
     residual->parts = mmap(NULL, residual_bytes(count), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (residual->parts == MAP_FAILED) {
+        wire->residuals = residual->next;
         free(residual);
         return NULL;
     }
     residual->results = residual->parts + count;
-    wire->residuals = residual;
     return residual;
 }
 
@@ -86,7 +89,8 @@ void gwd_wire_free_flights(struct gwd_wire_group *wire) {
         struct gwd_residual *residual = wire->residuals;
 
         wire->residuals = residual->next;
-        (void)munmap(residual->parts, residual_bytes(residual->count));
+        if (residual->count > 0)
+            (void)munmap(residual->parts, residual_bytes(residual->count));
         free(residual);
     }
 }

@@ -58,7 +58,10 @@ typedef struct gwd_op {
     uint64_t wire_chunks; /* of a group on several nodes: how many, and how many have begun; next_chunk and n_flights
                              are used, too */
     gw_codec_t wire_codec;
-    struct gwd_residual *wire_residual; /* NULL: none is kept */
+    uint64_t wire_round; /* which operation of its bucket it is: seeds stochastic rounding */
+    uint64_t wire_begin_ns;
+    gwd_wire_counters_t *wire_counters; /* NULL: it is not counted */
+    struct gwd_residual *wire_residual; /* NULL: nothing is kept */
 } gwd_op_t;
 
 typedef struct gwd_lane_rank {
@@ -198,6 +201,7 @@ void gwd_lane_wire_free(gwd_lane_group_t *group);
 bool gwd_lane_wire_progress(gwd_lane_t *lane); /* whether something has moved */
 bool gwd_lane_wire_arm(gwd_lane_t *lane);      /* whether the lane may sleep */
 void gwd_lane_wire_tick(gwd_lane_t *lane, uint64_t now_ns);
+void gwd_lane_wire_probe(gwd_lane_group_t *group); /* ends with PROBED, or the group fails */
 void gwd_lane_wire_name_missing(const gwd_op_t *op, char *text, size_t text_bytes);
 
 /* lane_late.c: names those who are waited for, ends groups at the deadline; sets next_check_ns. */

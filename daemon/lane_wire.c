@@ -192,7 +192,7 @@ void gwd_lane_wire_name_missing(const gwd_op_t *op, char *text, size_t text_byte
 
 /* ---- hearing ------------------------------------------------------------------------------------------ */
 
-static void broke(gwd_lane_group_t *group, uint32_t node, const char *how) {
+void gwd_wire_broke(gwd_lane_group_t *group, uint32_t node, const char *how) {
     char who[GWD_IDENTITY_BYTES], text[GWD_TEXT_BYTES];
 
     name_node(group, node, who, sizeof(who));
@@ -212,7 +212,7 @@ static void hear_begin(gwd_peer_t *peer, const gwd_wire_header_t *header, char *
     if (header->sequence >= group->tail + (GWD_BEGINS - 1) * (uint64_t)group->credits ||
         header->sequence <= begin->sequence) {
         free(text);
-        broke(group, peer->node, "an announcement comes out of turn");
+        gwd_wire_broke(group, peer->node, "an announcement comes out of turn");
         return;
     }
     free(begin->text);
@@ -284,10 +284,12 @@ static void on_message(void *lane_, const void *bytes_of_header, size_t header_b
         hear_begin(peer, &header, text);
     else if (header.kind == GWD_WIRE_PART || header.kind == GWD_WIRE_RESULT)
         gwd_wire_data(group, &header, bytes, message);
+    else if (header.kind == GWD_WIRE_PROBE)
+        gwd_wire_probed(peer, &header, bytes, message);
     else if (header.kind == GWD_WIRE_FAIL)
         hear_fail(peer, &header, text);
     else if (header.kind != GWD_WIRE_ALIVE)
-        broke(group, header.node, "a message of a kind that this version does not know");
+        gwd_wire_broke(group, header.node, "a message of a kind that this version does not know");
 }
 
 static void on_done(void *lane, void *cookie, gw_status_t status) {
@@ -403,6 +405,7 @@ void gwd_lane_wire_free(gwd_lane_group_t *group) {
         free(wire->peers[n].begins);
     }
     gwd_wire_free_flights(wire);
+    gwd_wire_free_probe(wire);
     if (wire->wire)
         free_line(group);
     gwd_cipher_free(wire->cipher);

@@ -21,7 +21,8 @@ typedef enum gwd_wire_kind {
     GWD_WIRE_RESULT,    /* sequence, chunk; payload: the sender's shard */
     GWD_WIRE_FAIL,      /* status; payload: why */
     GWD_WIRE_ALIVE,
-    GWD_WIRE_BYE, /* sequence: the last of this node, whose ranks have all left in good order */
+    GWD_WIRE_BYE,   /* sequence: the last of this node, whose ranks have all left in good order */
+    GWD_WIRE_PROBE, /* status: which step of a measurement; see lane_probe.c */
 } gwd_wire_kind_t;
 
 /* What a message begins with. Little endian, as every host that this runs on. */
@@ -89,6 +90,7 @@ struct gwd_wire_group {
     uint32_t window;
     bool going_on, go_on_again; /* lane_flight.c: chunks are being begun, and once more */
     struct gwd_residual *residuals;
+    struct gwd_probe *probe;    /* NULL: nobody measures */
     gwd_wire_flight_t *flights; /* window: all there are, made with the first operation */
 };
 
@@ -125,5 +127,12 @@ void gwd_wire_run(gwd_op_t *op);
 void gwd_wire_cancel(gwd_op_t *op); /* its group has failed: nothing new begins */
 void gwd_wire_data(gwd_lane_group_t *group, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message);
 void gwd_wire_free_flights(struct gwd_wire_group *wire);
+
+/* lane_probe.c */
+void gwd_wire_probed(gwd_peer_t *peer, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message);
+void gwd_wire_free_probe(struct gwd_wire_group *wire);
+
+/* Fails the group, since a node sent what no daemon sends. */
+void gwd_wire_broke(gwd_lane_group_t *group, uint32_t node, const char *how);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "group.h"
 #include "log.h"
+#include "measure.h"
 #include "server.h"
 #include "wire_blocks.h"
 
@@ -287,6 +288,10 @@ void gwd_group_event(struct gwd_server *server, const gwd_event_t *event) {
     case GWD_EVENT_FAILED:
         if (group)
             failed(group, event);
+        break;
+    case GWD_EVENT_PROBED:
+        if (group)
+            gwd_measure_wire_is_known(group, event);
         break;
     case GWD_EVENT_WAITING:
         if (group) {

@@ -33,20 +33,30 @@ void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, const gwd_plan_config_
     plan_out->device_window = config->device_window;
     plan_out->wire_chunk_bytes = config->wire_chunk_bytes;
     plan_out->wire_window = config->wire_window;
-    plan_out->rows[0] =
-        (gwd_plan_row_t){config->inline_bytes / nranks, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GW_CODEC_NONE, 0};
-    plan_out->rows[1] = (gwd_plan_row_t){UINT64_MAX, GWD_ENGINE_HOST, GWD_MOVER_SHARED, GW_CODEC_NONE, chunk_bytes};
+    plan_out->is_stochastic = config->is_stochastic;
+    plan_out->is_complete = false;
+    plan_out->rows[0] = (gwd_plan_row_t){config->inline_bytes / nranks, GWD_ENGINE_HOST, GWD_MOVER_SHARED, 0};
+    plan_out->rows[1] = (gwd_plan_row_t){UINT64_MAX, GWD_ENGINE_HOST, GWD_MOVER_SHARED, chunk_bytes};
     for (size_t i = 0; i < GWD_PLAN_ROWS; i++) {
         const gwd_plan_row_t *row = &plan_out->rows[i];
 
         hash = mix(hash, row->max_bytes);
-        hash = mix(hash, (uint64_t)row->engine << 32 | (uint64_t)row->mover << 16 | (uint64_t)row->codec);
+        hash = mix(hash, (uint64_t)row->engine << 32 | (uint64_t)row->mover << 16);
         hash = mix(hash, row->chunk_bytes);
     }
     hash = mix(hash, plan_out->device_chunk_bytes);
     hash = mix(hash, plan_out->device_window);
     hash = mix(hash, plan_out->wire_chunk_bytes);
-    plan_out->hash = mix(hash, plan_out->wire_window);
+    hash = mix(hash, plan_out->wire_window);
+    plan_out->hash = mix(hash, plan_out->is_stochastic);
+}
+
+void gwd_plan_set_codecs(gwd_plan_t *plan, const gw_codec_t codecs[GWD_SIZE_CLASSES]) {
+    plan->is_complete = true;
+    for (size_t i = 0; i < GWD_SIZE_CLASSES; i++) {
+        plan->codecs[i] = codecs[i];
+        plan->hash = mix(plan->hash, (uint64_t)codecs[i]);
+    }
 }
 
 uint64_t gwd_plan_device_chunk(const gwd_plan_t *plan, uint64_t bytes) {

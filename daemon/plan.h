@@ -10,6 +10,7 @@
 
 #include <stdint.h>
 
+#include "codec_choice.h"
 #include "gradwire.h"
 
 /* Who reduces. A rank's buckets in host memory take `host`; as soon as one rank's is a device's it is `staged`. */
@@ -20,7 +21,6 @@ typedef struct gwd_plan_row {
     uint64_t max_bytes; /* of one rank's bucket; UINT64_MAX in the last row */
     gwd_engine_t engine;
     gwd_mover_t mover;
-    gw_codec_t codec;     /* between nodes, of buckets that ask for none */
     uint64_t chunk_bytes; /* reduced by the reduce threads in chunks of this size; 0: by the lane, at once */
 } gwd_plan_row_t;
 
@@ -35,6 +35,9 @@ typedef struct gwd_plan {
     uint32_t device_window;      /* chunks of one operation under way */
     uint64_t wire_chunk_bytes;   /* of a bucket that goes to other nodes */
     uint32_t wire_window;
+    gw_codec_t codecs[GWD_SIZE_CLASSES]; /* between nodes, of buckets that leave it to the group */
+    bool is_stochastic;                  /* how codecs round */
+    bool is_complete;                    /* the codecs have been set */
     uint64_t hash;
 } gwd_plan_t;
 
@@ -44,9 +47,14 @@ typedef struct gwd_plan_config {
     uint32_t device_window;
     uint64_t wire_chunk_bytes;
     uint32_t wire_window;
+    bool is_stochastic;
 } gwd_plan_config_t;
 
+/* All of it but the codecs. */
 void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, const gwd_plan_config_t *config);
+
+/* Completes it, once. */
+void gwd_plan_set_codecs(gwd_plan_t *plan, const gw_codec_t codecs[GWD_SIZE_CLASSES]);
 
 /* The size that a device's bucket of `bytes` is copied in: small enough that its parts overlap. */
 uint64_t gwd_plan_device_chunk(const gwd_plan_t *plan, uint64_t bytes);

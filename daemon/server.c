@@ -11,6 +11,7 @@
 
 #include "bootstrap.h"
 #include "clock.h"
+#include "group_codec.h"
 #include "log.h"
 #include "sd.h"
 
@@ -187,6 +188,8 @@ gw_status_t gwd_server_init(gwd_server_t *server, const gwd_config_t *config, ch
 
     *server = (gwd_server_t){.config = *config, .version = gw_version(), .lock_fd = -1, .reserve_fd = -1};
     server->clients.fd = server->admins.fd = -1;
+    if (!gwd_group_codec_is_configured(config, text, text_bytes))
+        return GW_ERR_INVALID_ARGUMENT;
     server->quota.config = &server->config;
     server->started_ns = gwd_now_ns();
     randombytes_buf(server->node, sizeof(server->node));

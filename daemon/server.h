@@ -55,6 +55,11 @@ typedef struct gwd_server {
     gwd_contact_t *contacts;         /* with other daemons, from old to new */
     uint64_t n_dropped, dropped_ns;  /* connections of strangers since the last message, and when that was */
     struct gwd_transport *transport; /* NULL: no group has needed it */
+    struct {
+        uint64_t of[GW_CODECS];
+        bool is_asked, is_known;
+        uv_work_t work;
+    } codec_speed; /* measure.c */
 
     gwd_device_t *devices; /* those with buffers, or that had some a moment ago */
 

@@ -12,6 +12,9 @@
  *                "buffer_bytes"}]
  *   groups     [{"id", "nranks", "uid", "epoch", "engine", "why",
  *                "plan": [{"max_bytes", "engine", "mover", "codec", "chunk_bytes"}], "plan_hash": text, "lane",
+ *                "wire"?: {"codec", "rounding", "why", "nodes", "bytes_per_s"?, "latency_us"?,
+ *                          "sizes": [{"max_bytes", "codec", "planned", "predicted_us"?, "measured_us"?, "ops",
+ *                                     "bytes_before", "bytes_after"}]},
  *                "state": "id" | "forming" | "ok" | "failed", "status": "GW_OK" and so on, "message",
  *                "last_completed", "in_flight", "late"?: {"sequence", "waited_s", "ranks": [number]},
  *                "ranks": [{"rank", "present": true | false, "client", "pid", "uid", "host", "submitted",
@@ -21,8 +24,8 @@
  *              A group that is "id" or "forming" has no engine, plan and status; a rank
  *              that is not present has no client.
  *   buffers    [{"id", "client", "uid", "bytes", "kind", "path"?, "copied": true | false}]
- *   buckets    [{"group", "rank", "bucket", "name", "collective", "type", "redop", "count", "codec", "priority",
- *                "matrices", "rounds", "last_us", "no_error_feedback"}]
+ *   buckets    [{"group", "rank", "bucket", "name", "collective", "type", "redop", "count", "codec", "codec_asked",
+ *                "priority", "matrices", "rounds", "last_us", "no_error_feedback"}]
  *   stats      {"stats": [{"name", "kind", "unit", "help", "value"  or  "count", "sum", "p50", "p99", "buckets": []}],
  *               "groups": [{"id", "rank", "last_count", "last_ns"}]}
  *   config     [{"name", "value", "default", "source", "unit", "reloadable", "help"}]

@@ -251,6 +251,42 @@ static void print_plan(const cJSON *group) {
     printf("  plan hash %s\n", gwctl_cell_text(gwctl_text(group, "plan_hash")).text);
 }
 
+/* A row of a size without operations says nothing that the next one, with the same codec, does not say. */
+static bool is_said_by(const cJSON *row, const cJSON *next) {
+    return next != NULL && gwctl_number(row, "ops") == 0 && gwctl_number(next, "ops") == 0 &&
+           strcmp(gwctl_text(row, "codec"), gwctl_text(next, "codec")) == 0;
+}
+
+static gwctl_cell_t optional_us(const cJSON *row, const char *name) {
+    return cJSON_HasObjectItem(row, name) ? gwctl_cell_ns(1e3 * gwctl_number(row, name)) : gwctl_cell_text("-");
+}
+
+/* Between nodes: the codec, and what came of it. */
+static void print_wire(const cJSON *wire) {
+    static const char *const headers[] = {">UP TO",      "CODEC",   ">PREDICTED", ">MEASURED",
+                                          ">OPERATIONS", ">BEFORE", ">SENT"};
+    const cJSON *row;
+    gwctl_table_t table;
+    printf("  %.0f nodes, codec %s, rounding %s: ", gwctl_number(wire, "nodes"),
+           gwctl_cell_text(gwctl_text(wire, "codec")).text, gwctl_cell_text(gwctl_text(wire, "rounding")).text);
+    gwctl_print_text(gwctl_text(wire, "why"));
+    putchar('\n');
+    gwctl_table_init(&table, headers, COUNT_OF(headers));
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(wire, "sizes")) {
+        double max_bytes = gwctl_number(row, "max_bytes");
+        if (is_said_by(row, row->next))
+            continue;
+        gwctl_table_add(&table, max_bytes < 1e18 ? gwctl_cell_bytes(max_bytes) : gwctl_cell_text("larger"));
+        gwctl_table_add(&table, gwctl_cell_text(gwctl_text(row, "codec")));
+        gwctl_table_add(&table, optional_us(row, "predicted_us"));
+        gwctl_table_add(&table, optional_us(row, "measured_us"));
+        gwctl_table_add(&table, gwctl_cell_count(gwctl_number(row, "ops")));
+        gwctl_table_add(&table, gwctl_cell_bytes(gwctl_number(row, "bytes_before")));
+        gwctl_table_add(&table, gwctl_cell_bytes(gwctl_number(row, "bytes_after")));
+    }
+    (void)gwctl_table_print(&table, "  ", "no all_reduce between nodes yet");
+}
+
 static void print_progress(const cJSON *group) {
     printf("  lane %.0f, epoch %.0f, operation %.0f complete, %.0f in flight\n", gwctl_number(group, "lane"),
            gwctl_number(group, "epoch"), gwctl_number(group, "last_completed"), gwctl_number(group, "in_flight"));
@@ -260,6 +296,8 @@ static void print_progress(const cJSON *group) {
     if (gwctl_text(group, "cipher")[0] != '\0')
         printf("  cipher between nodes: %s\n", gwctl_cell_text(gwctl_text(group, "cipher")).text);
     print_plan(group);
+    if (cJSON_HasObjectItem(group, "wire"))
+        print_wire(cJSON_GetObjectItemCaseSensitive(group, "wire"));
 }
 
 static void print_late(const cJSON *late) {

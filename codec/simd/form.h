@@ -35,7 +35,7 @@ static GW_FORM_TARGET bool is_finite(const float *in, size_t count) {
 const gw_codec_form_t GW_FORM_ROW = {
     .name = GW_FORM_NAME,
     .usable = GW_FORM_USABLE,
-    .encode = {none_encode, fp16_encode, bf16_encode, fp8_encode, int8_encode, int4_encode},
-    .decode = {none_decode, fp16_decode, bf16_decode, fp8_decode, int8_decode, int4_decode},
+    .encode = {NULL, none_encode, fp16_encode, bf16_encode, fp8_encode, int8_encode, int4_encode},
+    .decode = {NULL, none_decode, fp16_decode, bf16_decode, fp8_decode, int8_decode, int4_decode},
     .is_finite = is_finite,
 };

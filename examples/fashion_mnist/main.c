@@ -69,7 +69,7 @@ static int parse_sockets(char *paths, struct run *run) {
 }
 
 static int parse_codec(const char *name, gw_codec_t *codec_out) {
-    for (int codec = 0; codec < CODECS; codec++) {
+    for (int codec = GW_CODEC_NONE; codec < CODECS; codec++) {
         if (strcmp(name, codec_name[codec]) == 0) {
             *codec_out = (gw_codec_t)codec;
             return 0;
@@ -277,7 +277,8 @@ static int prove(const struct run *run) {
 }
 
 int main(int argc, char **argv) {
-    struct run run = {.output_folder = ".", .seed = 1, .epochs = 2, .nodes = 1, .wrong_scale = 1.0};
+    struct run run = {
+        .output_folder = ".", .seed = 1, .epochs = 2, .nodes = 1, .wrong_scale = 1.0, .codec = GW_CODEC_NONE};
     const char *data = DATA_FOLDER;
     int stop = parse_options(argc, argv, &run, &data);
     if (stop)

@@ -1,14 +1,15 @@
 /* coded.c - what a codec makes of averages between nodes
  *
- *   coded CODEC[-] COUNT ROUNDS SOCKET SOCKET...
+ *   coded [codec=NAME] [group=CHOICE] [rounding=nearest|stochastic] [feedback=no] COUNT ROUNDS SOCKET SOCKET...
  *
- * One process a rank, on the daemon of its socket. With a - after the codec there is no error feedback. Every round averages the same inputs, which all ranks know, apart
+ * One process a rank, on the daemon of its socket. The codec is the bucket's, or the group's, or the daemon's; feedback=no
+ * turns error feedback off. Every round averages the same inputs, which all ranks know, apart
  * from their results. The line at the end says how far the first round's result, and the mean of all rounds, is from
  * the exact average, in parts of the largest average; "same" or "different" for the ranks' bits in all rounds; and
  * what became of a last round in which one rank has an infinity and a NaN: "kept" if every rank found both in their
- * places and everything else finite.
+ * places and everything else finite; and a digest of all bits.
  *
- *   first 0.0031 mean 0.00012 same kept
+ *   first 0.0031 mean 0.00012 same kept 6c62272e07bb0142
  */
 #include <inttypes.h>
 #include <math.h>
@@ -39,6 +40,7 @@ static uint64_t count;
 static long rounds;
 static gw_codec_t codec;
 static int no_error_feedback;
+static gw_group_config_t choices = GW_GROUP_CONFIG_INIT;
 
 static void must(gw_status_t status, const char *what) {
     if (status == GW_OK)
@@ -108,7 +110,7 @@ static void be_rank(int rank, const char *socket) {
     }
     while (!board->has_id)
         usleep(1000);
-    must(gw_group_init(context, &board->id, nranks, rank, &group), "gw_group_init");
+    must(gw_group_init_config(context, &board->id, nranks, rank, &choices, &group), "gw_group_init_config");
     must(gw_buffer_alloc(context, count * sizeof(float), &in), "gw_buffer_alloc");
     must(gw_buffer_alloc(context, count * sizeof(float), &out), "gw_buffer_alloc");
     got = gw_buffer_data(out);
@@ -147,19 +149,41 @@ static void be_rank(int rank, const char *socket) {
     free(sum);
 }
 
+/* The options, which come first; returns how many. */
+static int read_options(int argc, char **argv) {
+    int i = 1;
+
+    for (; i < argc && strchr(argv[i], '='); i++) {
+        char *value = strchr(argv[i], '=') + 1;
+
+        if (strncmp(argv[i], "codec=", 6) == 0 && gw_codec_by_name(value, &codec))
+            continue;
+        if (strncmp(argv[i], "group=", 6) == 0)
+            choices.codec = value;
+        else if (strcmp(argv[i], "rounding=stochastic") == 0)
+            choices.rounding = GW_ROUND_STOCHASTIC;
+        else if (strcmp(argv[i], "rounding=nearest") == 0)
+            choices.rounding = GW_ROUND_NEAREST;
+        else if (strcmp(argv[i], "feedback=no") == 0)
+            no_error_feedback = 1;
+        else
+            return argc;
+    }
+    return i - 1;
+}
+
 int main(int argc, char **argv) {
     bool same = true, kept = true;
-    int code = 0, status;
+    int code = 0, status, n_options = read_options(argc, argv);
 
-    nranks = argc - 4;
-    if (argc > 1 && argv[1][0] && argv[1][strlen(argv[1]) - 1] == '-') {
-        no_error_feedback = 1;
-        argv[1][strlen(argv[1]) - 1] = '\0';
-    }
-    if (nranks < 1 || nranks > RANKS_MAX || !gw_codec_by_name(argv[1], &codec))
-        return fprintf(stderr, "usage: coded CODEC[-] COUNT ROUNDS SOCKET...\n"), 2;
-    count = strtoull(argv[2], NULL, 0);
-    rounds = strtol(argv[3], NULL, 0);
+    argv += n_options;
+    nranks = argc - n_options - 3;
+    if (nranks < 1 || nranks > RANKS_MAX)
+        return fprintf(stderr,
+                       "usage: coded [codec=NAME] [group=CHOICE] [rounding=R] [feedback=no] COUNT ROUNDS SOCKET...\n"),
+               2;
+    count = strtoull(argv[1], NULL, 0);
+    rounds = strtol(argv[2], NULL, 0);
     board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (board == MAP_FAILED)
         return perror("mmap"), 2;
@@ -169,7 +193,7 @@ int main(int argc, char **argv) {
         if (pid < 0)
             return 2;
         if (pid == 0) {
-            be_rank(r, argv[4 + r]);
+            be_rank(r, argv[3 + r]);
             exit(0);
         }
     }
@@ -179,7 +203,7 @@ int main(int argc, char **argv) {
         same = same && board->digest[r] == board->digest[0];
         kept = kept && board->kept[r];
     }
-    printf("first %.3g mean %.3g %s %s\n", board->first[0], board->mean[0], same ? "same" : "different",
-           kept ? "kept" : "lost");
+    printf("first %.3g mean %.3g %s %s %016" PRIx64 "\n", board->first[0], board->mean[0], same ? "same" : "different",
+           kept ? "kept" : "lost", board->digest[0]);
     return code;
 }

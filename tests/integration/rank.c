@@ -133,18 +133,19 @@ static gw_status_t do_id(char **w, int n) {
     return status;
 }
 
-/* join GROUP ID NRANKS RANK */
+/* join GROUP ID NRANKS RANK [CODEC [ROUNDING]] */
 static gw_status_t do_join(char **w, int n) {
     gw_unique_id_t id = {{0}};
+    gw_group_config_t config = GW_GROUP_CONFIG_INIT;
     gw_group_t *group;
-    gw_status_t status;
 
-    (void)n;
+    config.codec = n > 5 ? w[5] : NULL;
+    config.rounding = n > 6 ? rounding_of(w[6]) : GW_ROUND_DEFAULT;
     for (size_t i = 0; i < sizeof(id) && strlen(w[2]) == 2 * sizeof(id); i++) {
         char pair[3] = {w[2][2 * i], w[2][2 * i + 1], 0};
         id.bytes[i] = (unsigned char)strtoul(pair, NULL, 16);
     }
-    status = gw_group_init(context, &id, (int)strtol(w[3], NULL, 0), (int)strtol(w[4], NULL, 0), &group);
+    gw_status_t status = gw_group_init_config(context, &id, (int)number(w[3]), (int)number(w[4]), &config, &group);
     if (status == GW_OK)
         put(w[1], 'g', group);
     return status;

@@ -59,7 +59,7 @@ def codecs_are_right():
         with _nodes(2, *flags) as daemons:
             said.append([])
             for codec in ("none", "bf16", "int8"):
-                result = subprocess.run([program("tests/integration/coded"), codec, "50000", "4",
+                result = subprocess.run([program("tests/integration/coded"), f"codec={codec}", "50000", "4",
                                          *[daemons[place].socket for place in (0, 1, 1)]], capture_output=True, text=True,
                                         timeout=100 * SLOW, check=False)
                 equal(result.returncode, 0, f"coded {codec}: {result.stderr[:500]}")

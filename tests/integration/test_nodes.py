@@ -148,13 +148,13 @@ BYTES = {"none": 4, "fp16": 2, "bf16": 2, "fp8": 1.016, "int8": 1.016, "int4": 0
 COUNT, ROUNDS = 200000, 16
 
 
-def _coded(daemons, codec, places):
+def _coded(daemons, codec, places, *options):
     sent = daemons[0].stat("wire_bytes_sent")
-    result = subprocess.run([program("tests/integration/coded"), codec, str(COUNT), str(ROUNDS),
+    result = subprocess.run([program("tests/integration/coded"), f"codec={codec}", *options, str(COUNT), str(ROUNDS),
                              *[daemons[place].socket for place in places]], capture_output=True, text=True,
                             timeout=TIMEOUT_S, check=False)
     words = result.stdout.split()
-    check(result.returncode == 0 and len(words) == 6, f"coded {codec} ended with {result.returncode}: {result.stderr[:500]}")
+    check(result.returncode == 0 and len(words) == 7, f"coded {codec} ended with {result.returncode}: {result.stderr[:500]}")
     sent = daemons[0].stat("wire_bytes_sent") - sent
     return float(words[1]), float(words[3]), words[4], words[5], sent
 
@@ -176,7 +176,7 @@ def without_error_feedback_what_is_left_out_is_lost():
     """The negative control of the mean above: the same inputs round after round give the same error."""
     with _nodes(2) as daemons:
         for codec in WITH_RESIDUAL:
-            first, mean, same, _, _ = _coded(daemons, codec + "-", [0, 1, 1])
+            first, mean, same, _, _ = _coded(daemons, codec, [0, 1, 1], "feedback=no")
             equal(same, "same", f"bits of the ranks with {codec}")
             check(0.99 * first < mean < 1.01 * first, f"{codec}: the mean of {ROUNDS} rounds is {mean} off, one round {first}")
 

@@ -33,7 +33,7 @@ MESSAGES = {
     "Done": (4, ""),
     "GetUniqueId": (5, ""),
     "UniqueId": (6, "id:b"),
-    "GroupJoin": (7, "id:b nranks:u rank:u"),
+    "GroupJoin": (7, "id:b nranks:u rank:u codec:t rounding:u"),
     "GroupReady": (8, "group:u nranks:u rank:u epoch:u credits:u plan_hash:u"),
     "GroupSplit": (9, "group:u color:s key:s"),
     "GroupAbort": (10, "group:u reason:t"),

@@ -46,6 +46,11 @@ gw_redop_t redop_of(const char *word) {
 }
 
 gw_codec_t codec_of(const char *word) {
-    static const char *const names[] = {"none", "fp16", "bf16", "fp8", "int8", "int4"};
-    return (gw_codec_t)place(names, 6, word);
+    static const char *const names[] = {"default", "none", "fp16", "bf16", "fp8", "int8", "int4"};
+    return (gw_codec_t)place(names, 7, word);
+}
+
+gw_rounding_t rounding_of(const char *word) {
+    static const char *const names[] = {NULL, "nearest", "stochastic"};
+    return (gw_rounding_t)place(names, 3, word);
 }

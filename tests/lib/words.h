@@ -15,5 +15,6 @@ gw_collective_t collective_of(const char *word);
 gw_type_t type_of(const char *word);
 gw_redop_t redop_of(const char *word);
 gw_codec_t codec_of(const char *word);
+gw_rounding_t rounding_of(const char *word);
 
 #endif

@@ -1,0 +1,37 @@
+/* lane_flight_count.c - what all_reduces between nodes take, by size and codec: for `gwctl groups`. See lane_flight.h */
+#include "clock.h"
+#include "lane_flight.h"
+
+void gwd_flight_count_begin(gwd_op_t *op) {
+    const gwd_bucket_t *bucket = op->parts[0].bucket;
+    uint64_t bytes = bucket->desc.count * sizeof(float);
+
+    op->wire_counters = NULL;
+    op->wire_begin_ns = gwd_now_ns();
+    if (bucket->desc.collective == GW_ALL_REDUCE)
+        op->wire_counters = &op->group->counters->wire[gwd_size_class(bytes)][op->wire_codec];
+}
+
+void gwd_flight_count_end(const gwd_op_t *op) {
+    gwd_wire_counters_t *counters = op->wire_counters;
+
+    if (!counters || op->group->status != GW_OK)
+        return;
+    gwd_stats_add(&counters->ns, gwd_now_ns() - op->wire_begin_ns);
+    gwd_stats_add(&counters->bytes, op->parts[0].bucket->desc.count * sizeof(float));
+    gwd_stats_add(&counters->ops, 1);
+}
+
+void gwd_flight_count_sent(const gwd_transfer_t *transfer, gwd_wire_kind_t kind, uint64_t bytes) {
+    const gwd_slot_t *slot = transfer->slot;
+    const gwd_op_t *op = slot->flight->op;
+
+    gwd_stats_add(&op->group->lane->stats.wire_bytes_sent, bytes);
+    if (!op->wire_counters)
+        return;
+    gwd_stats_add(&op->wire_counters->sent, bytes);
+    gwd_stats_add(&op->wire_counters->bytes_before,
+                  kind == GWD_WIRE_PART
+                      ? slot->count * slot->flight->partial_bytes
+                      : gwd_flight_own(slot->flight)->count * gw_type_bytes(gwd_flight_exchange(slot->flight)->type));
+}
