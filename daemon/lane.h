@@ -19,7 +19,9 @@
 #include "stats.h"
 #include "trace.h"
 
-enum { GWD_TEXT_BYTES = GW_SLOTS_MESSAGE_BYTES, GWD_IDENTITY_BYTES = 160 };
+enum { GWD_TEXT_BYTES = GW_SLOTS_MESSAGE_BYTES, GWD_IDENTITY_BYTES = 160, GWD_TELL_MAX = 65536 };
+
+#define GWD_ALL_NODES UINT32_MAX
 
 /* Who a rank is. Filled by the loop when the group is made, constant afterwards. */
 typedef struct gwd_rank_info {
@@ -84,6 +86,8 @@ typedef enum gwd_command_kind {
     GWD_COMMAND_RANK_LEAVE,    /* the rank is gone: `status` and `text` are what the others hear if they need it;
                                   answer RELEASED when its memory is not used any more */
     GWD_COMMAND_FAIL,          /* fail the group with `status` and `text` (malloc, taken over) */
+    GWD_COMMAND_TELL,          /* tell `node`, or GWD_ALL_NODES, `data` (malloc, taken over) of `bytes`, at most
+                                  GWD_TELL_MAX; dropped if the group has failed or ended */
     GWD_COMMAND_STOP,          /* end the thread; no group is left */
 } gwd_command_kind_t;
 
@@ -95,6 +99,9 @@ typedef struct gwd_command {
     gwd_group_seed_t *seed;
     gwd_bucket_t *bucket;
     char *text;
+    uint32_t node;
+    void *data;
+    size_t bytes;
 } gwd_command_t;
 
 /* One rank's part in an operation that waits for others. */
@@ -107,10 +114,12 @@ typedef struct gwd_waiter {
 
 /* Lane to loop. */
 typedef enum gwd_event_kind {
-    GWD_EVENT_DETACHED, /* of a bucket; cookie */
-    GWD_EVENT_RELEASED, /* of a rank; cookie. After the last rank's the group is gone from the lane */
-    GWD_EVENT_FAILED,   /* the group has failed: status and text (malloc, taken over) */
-    GWD_EVENT_WAITING,  /* an operation waits for ranks since the late limit: `waiters` (malloc, one a rank) */
+    GWD_EVENT_DETACHED,  /* of a bucket; cookie */
+    GWD_EVENT_RELEASED,  /* of a rank; cookie. After the last rank's the group is gone from the lane */
+    GWD_EVENT_FAILED,    /* the group has failed: status and text (malloc, taken over) */
+    GWD_EVENT_WAITING,   /* an operation waits for ranks since the late limit: `waiters` (malloc, one a rank) */
+    GWD_EVENT_TOLD,      /* `node` has told `data` (malloc, taken over) of `bytes`; in the order in which it did */
+    GWD_EVENT_NODE_LEFT, /* all ranks of `node` have left in good order; it tells nothing more */
 } gwd_event_kind_t;
 
 typedef struct gwd_event {
@@ -122,6 +131,9 @@ typedef struct gwd_event {
     uint64_t sequence;
     uint64_t waited_ns;
     gwd_waiter_t *waiters;
+    uint32_t node;
+    void *data;
+    size_t bytes;
 } gwd_event_t;
 
 /* Limits that a reload may change; read by the lane whenever it looks at the clock. */
