@@ -290,15 +290,23 @@ static bool has_called(const gwd_group_t *group, uint32_t rank) {
     return group->split->calls[rank].called;
 }
 
+/* Others that wait for the same node are not to be named. */
+static bool is_late(const gwd_split_t *split, uint32_t node) {
+    uint32_t own = gwd_split_own(split);
+
+    return node != own && (split->nodes[own].prepared ? !split->nodes[node].prepared
+                                                      : !gwd_split_has_addresses_of(split, node));
+}
+
 static void name_unprepared(const gwd_split_t *split, char *text, size_t text_bytes) {
     const gwd_group_t *group = split->group;
     size_t used = 0;
 
     text[0] = 0;
     for (uint32_t n = 0; n < gwd_split_nodes(split) && used < text_bytes; n++)
-        if (!split->nodes[n].prepared && n != gwd_split_own(split))
-            used += (size_t)snprintf(text + used, text_bytes - used, "%shost %s", used ? ", " : "",
-                                     group->map->nodes[n].host);
+        if (is_late(split, n))
+            used += (size_t)snprintf(text + used, text_bytes - used, "%snode %u (host %s, its lowest rank is %u)",
+                                     used ? ", " : "", n, group->map->nodes[n].host, group->map->nodes[n].lowest_rank);
     if (used < text_bytes)
         snprintf(text + used, text_bytes - used,
                  " did not get ready within %lld s of the last rank's call (deadline.bootstrap_s)",

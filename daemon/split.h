@@ -88,7 +88,8 @@ gw_status_t gwd_split_make(gwd_split_t *split, char *text, size_t text_bytes);
 /* An address has come from a node. False: it cannot come from there, or there was no memory. */
 bool gwd_split_take_address(gwd_split_t *split, uint32_t node, int32_t color, const uint8_t *address, size_t bytes);
 
-/* Whether the addresses of all parts have come. */
+/* Whether the addresses of all parts have come, or those that a node has to send. */
 bool gwd_split_has_addresses(const gwd_split_t *split);
+bool gwd_split_has_addresses_of(const gwd_split_t *split, uint32_t node);
 
 #endif

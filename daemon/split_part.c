@@ -135,3 +135,16 @@ bool gwd_split_has_addresses(const gwd_split_t *split) {
             return false;
     return true;
 }
+
+bool gwd_split_has_addresses_of(const gwd_split_t *split, uint32_t node) {
+    const uint8_t *id = split->group->map->nodes[node].id;
+
+    for (uint32_t i = 0; i < split->n_parts; i++) {
+        const gwd_group_map_t *map = split->parts[i].group->map;
+        uint32_t n = map ? gwd_group_map_find(map, id) : 0;
+
+        if (map && n < map->n_nodes && !map->nodes[n].address)
+            return false;
+    }
+    return true;
+}
