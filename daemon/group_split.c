@@ -463,7 +463,9 @@ static void look_at_later(gwd_split_t *split) {
 
 void gwd_group_split_told(gwd_group_t *group, uint32_t node, const uint8_t *data, size_t bytes) {
     gwd_split_t *split = split_of(group);
-    gwd_split_message_t message;
+    gwd_split_message_t message = {0}; /* there is no such kind */
+    bool whole = bytes >= sizeof(message);
+    size_t rest = whole ? bytes - sizeof(message) : 0;
 
     if (group->status != GW_OK || group->giving_up)
         return;
@@ -471,18 +473,14 @@ void gwd_group_split_told(gwd_group_t *group, uint32_t node, const uint8_t *data
         gwd_group_fail(group, GW_ERR_NO_MEMORY, "the daemon is out of memory");
         return;
     }
-    memset(&message, 0, sizeof(message)); /* no such kind */
-    if (bytes >= sizeof(message))
+    if (whole)
         memcpy(&message, data, sizeof(message));
-    else
-        message.number = split->number;
-    if (message.number < split->number)
+    if (whole && message.number < split->number)
         return;
-    bytes -= bytes < sizeof(message) ? bytes : sizeof(message);
     if (is_early(split, &message))
-        keep(split, node, &message, data + sizeof(message), bytes);
+        keep(split, node, &message, data + bytes - rest, rest);
     else
-        hear(split, node, &message, data + sizeof(message), bytes);
+        hear(split, node, &message, data + bytes - rest, rest);
     look_at_later(split);
 }
 
