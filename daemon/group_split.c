@@ -294,8 +294,8 @@ static bool has_called(const gwd_group_t *group, uint32_t rank) {
 static bool is_late(const gwd_split_t *split, uint32_t node) {
     uint32_t own = gwd_split_own(split);
 
-    return node != own && (split->nodes[own].prepared ? !split->nodes[node].prepared
-                                                      : !gwd_split_has_addresses_of(split, node));
+    return node != own &&
+           (split->nodes[own].prepared ? !split->nodes[node].prepared : !gwd_split_has_addresses_of(split, node));
 }
 
 static void name_unprepared(const gwd_split_t *split, char *text, size_t text_bytes) {
