@@ -193,7 +193,9 @@ GW_API gw_status_t gw_group_init_config(gw_context_t *context, const gw_unique_i
                                         const gw_group_config_t *config, gw_group_t **group_out);
 
 /* Splits a group as MPI_Comm_split: ranks of one color form a new group, ordered by key, then by rank.
- * A negative color joins none, and *group_out becomes NULL. All ranks of `group` must call it.
+ * A negative color joins none, and *group_out becomes NULL. All ranks of `group` must call it. It succeeds on all ranks or
+ * fails on all; when a rank or a node is lost at its very end, some may get a group that has failed instead. Whatever
+ * happens to a split, `group` goes on unless it has failed itself.
  * Ownership: end the result with gw_group_free; it does not depend on `group` any more.
  * Blocking: until all ranks have called it, or the deadline.
  * Errors: as gw_group_init, GW_ERR_RANK_LEFT, and the status of `group` if it has failed. */

@@ -8,6 +8,7 @@
 
 #include "escape.h"
 #include "gradwire.pb-c.h"
+#include "group_map.h"
 #include "log.h"
 #include "unpack.h"
 
@@ -84,7 +85,7 @@ const gwd_id_layout_t *gwd_bootstrap_id(const gwd_group_t *group) {
 gwd_group_t *gwd_bootstrap_find(const gwd_server_t *server, const uint8_t name[GWD_NAME_BYTES],
                                 uint8_t token_out[GWD_TOKEN_BYTES]) {
     for (gwd_group_t *group = server->groups; group; group = group->next) {
-        if (group->state > GWD_GROUP_FORMING || group->giving_up || group->branch ||
+        if (group->state > GWD_GROUP_FORMING || group->giving_up || group->branch || group->split_from ||
             sodium_memcmp(group->name, name, GWD_NAME_BYTES) != 0)
             continue;
         memcpy(token_out, gwd_bootstrap_id(group)->token, GWD_TOKEN_BYTES);
@@ -124,6 +125,14 @@ void gwd_bootstrap_refuse(gwd_contact_t *peer, gw_status_t status, const char *t
     gwd_contact_finish(peer);
 }
 
+gw_status_t gwd_bootstrap_error(uint32_t number) {
+    gw_status_t status = (gw_status_t)number;
+
+    return status == GW_OK || status == GW_IN_PROGRESS || strcmp(gw_status_name(status), "GW_ERR_UNKNOWN") == 0
+               ? GW_ERR_BOOTSTRAP
+               : status;
+}
+
 bool gwd_bootstrap_read_failure(const uint8_t *body, size_t bytes, gw_status_t *status_out, char *text,
                                 size_t text_bytes) {
     ProtobufCMessage *message = gwd_unpack(&gw__node_failure__descriptor, body, bytes);
@@ -131,41 +140,25 @@ bool gwd_bootstrap_read_failure(const uint8_t *body, size_t bytes, gw_status_t *
 
     if (!message)
         return false;
-    *status_out = (gw_status_t)failure->status;
-    if (*status_out == GW_OK || *status_out == GW_IN_PROGRESS ||
-        strcmp(gw_status_name(*status_out), "GW_ERR_UNKNOWN") == 0)
-        *status_out = GW_ERR_BOOTSTRAP;
+    *status_out = gwd_bootstrap_error(failure->status);
     gw_escape(failure->text, strlen(failure->text), text, text_bytes);
     gwd_unpack_free(message);
     return true;
 }
 
 bool gwd_bootstrap_new_map(gwd_group_t *group, uint32_t n_nodes) {
-    gwd_group_map_t *map = calloc(1, sizeof(*map));
+    const uint8_t *token = gwd_bootstrap_id(group)->token;
 
-    group->map = map;
-    if (!map)
+    group->map = gwd_group_map_new(gwd_proof_wire_id(token), group->nranks, n_nodes);
+    if (!group->map)
         return false;
-    map->wire_id = gwd_proof_wire_id(gwd_bootstrap_id(group)->token);
-    map->has_cipher = group->server->config.wire_cipher != 0;
-    if (map->has_cipher)
-        gwd_proof_wire_key(gwd_bootstrap_id(group)->token, map->wire_key);
-    map->nodes = calloc(n_nodes, sizeof(*map->nodes));
-    map->node_of = calloc(group->nranks, sizeof(*map->node_of));
-    map->n_nodes = map->nodes ? n_nodes : 0;
-    return map->nodes && map->node_of;
+    group->map->has_cipher = group->server->config.wire_cipher != 0;
+    if (group->map->has_cipher)
+        gwd_proof_wire_key(token, group->map->wire_key);
+    return true;
 }
 
 void gwd_bootstrap_free_map(gwd_group_t *group) {
-    gwd_group_map_t *map = group->map;
-
-    if (!map)
-        return;
-    for (uint32_t i = 0; i < map->n_nodes; i++)
-        free(map->nodes[i].address);
-    free(map->nodes);
-    free(map->node_of);
-    sodium_memzero(map, sizeof(*map));
-    free(map);
+    gwd_group_map_free(group->map);
     group->map = NULL;
 }

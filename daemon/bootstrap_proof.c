@@ -18,6 +18,19 @@ static void put_u32(uint8_t out[4], uint32_t value) {
         out[i] = (uint8_t)(value >> (8 * i));
 }
 
+static void put_u64(uint8_t out[8], uint64_t value) {
+    put_u32(out, (uint32_t)value);
+    put_u32(out + 4, (uint32_t)(value >> 32));
+}
+
+static uint64_t get_u64(const uint8_t in[8]) {
+    uint64_t value = 0;
+
+    for (int i = 0; i < 8; i++)
+        value |= (uint64_t)in[i] << (8 * i);
+    return value;
+}
+
 /* Keyed with the token; the label keeps what is made for different ends apart. `transcript` may be NULL. */
 static void keyed_hash(const uint8_t token[GWD_TOKEN_BYTES], const char *label, const gwd_transcript_t *transcript,
                        uint8_t *out, size_t out_bytes) {
@@ -37,12 +50,19 @@ void gwd_proof_name(const uint8_t token[GWD_TOKEN_BYTES], uint8_t name_out[GWD_N
 
 uint64_t gwd_proof_wire_id(const uint8_t token[GWD_TOKEN_BYTES]) {
     uint8_t hash[16];
-    uint64_t id = 0;
 
     keyed_hash(token, "wire", NULL, hash, sizeof(hash));
-    for (int i = 0; i < 8; i++)
-        id |= (uint64_t)hash[i] << (8 * i);
-    return id;
+    return get_u64(hash);
+}
+
+uint64_t gwd_proof_split_id(uint64_t wire_id, uint64_t split, int32_t color) {
+    uint8_t key[crypto_generichash_KEYBYTES] = {0}, which[12], hash[16];
+
+    put_u64(key, wire_id);
+    put_u64(which, split);
+    put_u32(which + 8, (uint32_t)color);
+    (void)crypto_generichash(hash, sizeof(hash), which, sizeof(which), key, sizeof(key)); /* the sizes are right */
+    return get_u64(hash);
 }
 
 void gwd_proof_wire_key(const uint8_t token[GWD_TOKEN_BYTES], uint8_t key_out[GWD_CIPHER_KEY_BYTES]) {

@@ -69,6 +69,9 @@ void gwd_proof_wire_key(const uint8_t token[GWD_TOKEN_BYTES], uint8_t key_out[GW
 void gwd_proof_child_key(const uint8_t parent_key[GWD_CIPHER_KEY_BYTES], uint64_t wire_id,
                          uint8_t key_out[GWD_CIPHER_KEY_BYTES]);
 
+/* The number of a group that is made of the ranks of one color, by the so-manieth split of the group `wire_id`. */
+uint64_t gwd_proof_split_id(uint64_t wire_id, uint64_t split, int32_t color);
+
 void gwd_proof_knock(const uint8_t token[GWD_TOKEN_BYTES], const uint8_t node[GWD_NODE_BYTES], gwd_knock_t *knock_out);
 void gwd_proof_challenge(const uint8_t node[GWD_NODE_BYTES], gwd_challenge_t *challenge_out);
 

@@ -69,6 +69,7 @@ void gwd_group_end(gwd_group_t *group) {
     gwd_group_t **at = &server->groups;
 
     gwd_bootstrap_end(group, GW_OK, NULL);
+    gwd_group_free_split(group);
     while (*at != group)
         at = &(*at)->next;
     *at = group->next;
@@ -100,6 +101,10 @@ bool gwd_group_is_late(const gwd_group_t *group) {
 void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text) {
     uint32_t nranks = group->nranks;
 
+    if (group->split_from) { /* together with all that this split makes, which comes here again */
+        gwd_group_give_up_split(group->split_from, status, text);
+        return;
+    }
     gwd_log(GWD_LOG_NOTICE, "group", "group %u did not come together: %s", group->id, text);
     gwd_stats_add(&group->server->stats.groups_expired, 1);
     group->giving_up = true;
@@ -109,6 +114,8 @@ void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text)
         gwd_group_end(group);
         return;
     }
+    if (group->state == GWD_GROUP_PREPARED && group->map)
+        gwd_group_fail(group, status, text); /* other nodes may have begun: they hear why */
     for (uint32_t r = 0; r < nranks; r++) {
         gwd_member_t *member = group->members[r];
         bool last;
@@ -127,39 +134,41 @@ void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text)
     }
 }
 
-/* "rank 1, 3 of 4 did not join within 300 s" */
-static void name_missing(const gwd_group_t *group, char *text, size_t text_bytes) {
-    bool splitting = group->state == GWD_GROUP_ACTIVE;
+static bool has_joined(const gwd_group_t *group, uint32_t rank) {
+    const uint8_t *node;
+
+    return group->members[rank] || gwd_group_remote_host(group, rank, &node);
+}
+
+void gwd_group_name_missing(const gwd_group_t *group, bool (*is_there)(const gwd_group_t *group, uint32_t rank),
+                            const char *what, char *text, size_t text_bytes) {
     size_t used = 0;
     uint32_t missing = 0;
-    const uint8_t *node;
 
     text[0] = 0;
     for (uint32_t r = 0; r < group->nranks; r++) {
-        const gwd_member_t *member = group->members[r];
-
-        if (splitting ? member && member->split_request : member || gwd_group_remote_host(group, r, &node))
+        if (is_there(group, r))
             continue;
         if (missing++ < 16)
             used += (size_t)snprintf(text + used, text_bytes - used, "%s%u", missing == 1 ? "rank " : ", ", r);
     }
     snprintf(text + used, text_bytes - used, "%s of %u did not %s within %lld s (deadline.bootstrap_s)",
-             missing > 16 ? ", ..." : "", group->nranks, splitting ? "call split" : "join",
-             (long long)group->server->config.deadline_bootstrap_s);
+             missing > 16 ? ", ..." : "", group->nranks, what, (long long)group->server->config.deadline_bootstrap_s);
 }
 
 static void on_timer(uv_timer_t *timer) {
     gwd_group_t *group = timer->data;
     char text[GWD_TEXT_BYTES];
 
+    if (group->state == GWD_GROUP_ACTIVE) {
+        gwd_group_split_late(group);
+        return;
+    }
     if (group->branch)
         gwd_branch_late(group, text, sizeof(text));
     else if (!gwd_root_late(group, text, sizeof(text)))
-        name_missing(group, text, sizeof(text));
-    if (group->state == GWD_GROUP_ACTIVE)
-        gwd_group_give_up_split(group, GW_ERR_BOOTSTRAP, text);
-    else
-        gwd_group_give_up(group, GW_ERR_BOOTSTRAP, text);
+        gwd_group_name_missing(group, has_joined, "join", text, sizeof(text));
+    gwd_group_give_up(group, GW_ERR_BOOTSTRAP, text);
 }
 
 void gwd_group_start_timer_s(gwd_group_t *group, uint64_t seconds) {

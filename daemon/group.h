@@ -59,10 +59,11 @@ typedef struct gwd_group {
     gwd_group_counters_t *counters; /* once active */
     gw_status_t status;             /* once active; before, that it cannot come together, which all ranks are to hear */
     char message[GWD_TEXT_BYTES];
-    uv_timer_t timer; /* bootstrap, and splits */
-    bool giving_up;   /* its members are being told and freed */
-    uint32_t n_split; /* ranks that wait for a split */
-    uint64_t search;  /* cycle.c: the last search that met it, from where, and who comes next in it */
+    uv_timer_t timer;             /* bootstrap, and splits */
+    bool giving_up;               /* its members are being told and freed */
+    struct gwd_split *split;      /* group_split.c: NULL: nobody has called it yet */
+    struct gwd_group *split_from; /* while it is being made by a split of that group */
+    uint64_t search;              /* cycle.c: the last search that met it, from where, and who comes next in it */
     struct gwd_group *search_from, *search_next;
     struct {
         uint64_t sequence; /* of an operation that waits since the late limit; 0: none */
@@ -84,7 +85,6 @@ typedef struct gwd_member {
     struct gwd_wire_blocks *wire_blocks; /* one for each device that its buckets are on, in a group on several nodes */
     bool leaving;
     uint32_t split_request; /* 0: none */
-    int32_t color, key;
 } gwd_member_t;
 
 /* Why a member leaves: the status and words that the others hear. */
@@ -130,6 +130,10 @@ void gwd_group_check_complete(gwd_group_t *group);
 void gwd_group_start_timer(gwd_group_t *group);
 void gwd_group_start_timer_s(gwd_group_t *group, uint64_t seconds);
 
+/* "rank 1, 3 of 4 did not join within 300 s (deadline.bootstrap_s)" */
+void gwd_group_name_missing(const gwd_group_t *group, bool (*is_there)(const gwd_group_t *group, uint32_t rank),
+                            const char *what, char *text, size_t text_bytes);
+
 /* Where a rank of another node is, with its node's id; NULL: it is of this node, or has not joined. */
 const char *gwd_group_remote_host(const gwd_group_t *group, uint32_t rank, const uint8_t **node_out);
 
@@ -151,8 +155,22 @@ void gwd_group_start(gwd_group_t *group);
 /* Gives up a group that is not active yet; its ranks hear the status. */
 void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text);
 
-/* group_split.c: gives up a split that has not come together; the group itself goes on. */
+/* ---- group_split.c ------------------------------------------------------------------------------ */
+
+/* Gives up the split that is under way, if one is, on all nodes; the group itself goes on. */
 void gwd_group_give_up_split(gwd_group_t *group, gw_status_t status, const char *text);
+
+/* The deadline of a split, or of the cause that gwd_group_split_broke waits for, has passed. */
+void gwd_group_split_late(gwd_group_t *group);
+
+/* A group that is being made by a split has failed. */
+void gwd_group_split_broke(gwd_group_t *part, gw_status_t status, const char *text);
+
+/* What another node says, and that it will say nothing more since its ranks have left. */
+void gwd_group_split_told(gwd_group_t *group, uint32_t node, const uint8_t *data, size_t bytes);
+void gwd_group_split_node_left(gwd_group_t *group, uint32_t node);
+
+void gwd_group_free_split(gwd_group_t *group);
 
 /* member.c */
 gw_status_t gwd_member_new(gwd_session_t *session, gwd_group_t *group, uint32_t rank, uint32_t request,

@@ -99,11 +99,16 @@ static void take_command(gwd_lane_t *lane, const gwd_command_t *command) {
         if (group && group->wire)
             gwd_lane_wire_probe(group);
         break;
+    case GWD_COMMAND_TELL:
+        if (group && group->wire)
+            gwd_lane_wire_tell(group, command->node, command->data, command->bytes);
+        break;
     case GWD_COMMAND_STOP:
         lane->stopping = true;
         break;
     }
     free(command->text);
+    free(command->data);
 }
 
 void gwd_lane_take_commands(gwd_lane_t *lane) {

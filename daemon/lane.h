@@ -20,7 +20,9 @@
 #include "trace.h"
 #include "wire_seal.h"
 
-enum { GWD_TEXT_BYTES = GW_SLOTS_MESSAGE_BYTES, GWD_IDENTITY_BYTES = 160 };
+enum { GWD_TEXT_BYTES = GW_SLOTS_MESSAGE_BYTES, GWD_IDENTITY_BYTES = 160, GWD_TELL_MAX = 65536 };
+
+#define GWD_ALL_NODES UINT32_MAX
 
 /* Who a rank is. Filled by the loop when the group is made, constant afterwards. */
 typedef struct gwd_rank_info {
@@ -96,6 +98,8 @@ typedef enum gwd_command_kind {
                                   answer RELEASED when its memory is not used any more */
     GWD_COMMAND_FAIL,          /* fail the group with `status` and `text` (malloc, taken over) */
     GWD_COMMAND_PROBE,         /* measure the wire; answer PROBED */
+    GWD_COMMAND_TELL,          /* tell `node`, or GWD_ALL_NODES, `data` (malloc, taken over) of `bytes`, at most
+                                  GWD_TELL_MAX; dropped if the group has failed or ended */
     GWD_COMMAND_STOP,          /* end the thread; no group is left */
 } gwd_command_kind_t;
 
@@ -107,6 +111,9 @@ typedef struct gwd_command {
     gwd_group_seed_t *seed;
     gwd_bucket_t *bucket;
     char *text;
+    uint32_t node;
+    void *data;
+    size_t bytes;
 } gwd_command_t;
 
 /* One rank's part in an operation that waits for others. */
@@ -119,11 +126,13 @@ typedef struct gwd_waiter {
 
 /* Lane to loop. */
 typedef enum gwd_event_kind {
-    GWD_EVENT_DETACHED, /* of a bucket; cookie */
-    GWD_EVENT_RELEASED, /* of a rank; cookie. After the last rank's the group is gone from the lane */
-    GWD_EVENT_FAILED,   /* the group has failed: status and text (malloc, taken over) */
-    GWD_EVENT_PROBED,   /* what a group's wire can do */
-    GWD_EVENT_WAITING,  /* an operation waits for ranks since the late limit: `waiters` (malloc, one a rank) */
+    GWD_EVENT_DETACHED,  /* of a bucket; cookie */
+    GWD_EVENT_RELEASED,  /* of a rank; cookie. After the last rank's the group is gone from the lane */
+    GWD_EVENT_FAILED,    /* the group has failed: status and text (malloc, taken over) */
+    GWD_EVENT_PROBED,    /* what a group's wire can do */
+    GWD_EVENT_WAITING,   /* an operation waits for ranks since the late limit: `waiters` (malloc, one a rank) */
+    GWD_EVENT_TOLD,      /* `node` has told `data` (malloc, taken over) of `bytes`; in the order in which it did */
+    GWD_EVENT_NODE_LEFT, /* all ranks of `node` have left in good order; it tells nothing more */
 } gwd_event_kind_t;
 
 typedef struct gwd_event {
@@ -136,6 +145,9 @@ typedef struct gwd_event {
     uint64_t waited_ns;
     gwd_waiter_t *waiters;
     uint64_t bytes_per_s, latency_ns;
+    uint32_t node;
+    void *data;
+    size_t bytes;
 } gwd_event_t;
 
 /* Limits that a reload may change; read by the lane whenever it looks at the clock. */

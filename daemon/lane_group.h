@@ -203,6 +203,7 @@ bool gwd_lane_wire_arm(gwd_lane_t *lane);      /* whether the lane may sleep */
 void gwd_lane_wire_tick(gwd_lane_t *lane, uint64_t now_ns);
 void gwd_lane_wire_probe(gwd_lane_group_t *group); /* ends with PROBED, or the group fails */
 void gwd_lane_wire_name_missing(const gwd_op_t *op, char *text, size_t text_bytes);
+void gwd_lane_wire_tell(gwd_lane_group_t *group, uint32_t node, const void *data, size_t bytes); /* lane_tell.c */
 
 /* lane_late.c: names those who are waited for, ends groups at the deadline; sets next_check_ns. */
 void gwd_lane_check_late(gwd_lane_t *lane, uint64_t now_ns);

@@ -176,11 +176,11 @@ static bool is_enough(const gwd_lane_group_t *group, const target_t *target) {
 
 static bool send_one(gwd_peer_t *peer, target_t *target) {
     gwd_lane_group_t *group = peer->group;
-    const gwd_wire_header_t header = {.wire_id = group->wire->map->wire_id,
-                                      .epoch = group->epoch,
-                                      .node = group->wire->map->own_node,
-                                      .kind = GWD_WIRE_PROBE,
-                                      .status = STEP_DATA};
+    gwd_wire_header_t header = {.wire_id = group->wire->map->wire_id,
+                                .epoch = group->epoch,
+                                .node = group->wire->map->own_node,
+                                .kind = GWD_WIRE_PROBE,
+                                .status = STEP_DATA};
     uint64_t bytes = next_bytes(target);
     transfer_t *transfer = new_transfer(peer, bytes, data_sent);
     gw_status_t status;
@@ -190,7 +190,7 @@ static bool send_one(gwd_peer_t *peer, target_t *target) {
     target->n_sent++;
     target->bytes_sent += bytes;
     target->n_under_way++;
-    status = gwd_link_send(peer->link, &header, sizeof(header), group->wire->probe->memory, bytes, transfer);
+    status = gwd_wire_post(peer, &header, group->wire->probe->memory, bytes, transfer);
     if (status == GW_IN_PROGRESS)
         return true;
     (void)end_transfer(&transfer->pending);

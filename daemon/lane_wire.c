@@ -46,40 +46,46 @@ static void note_ended(gwd_pending_t *pending, gw_status_t status) {
     free(note);
 }
 
-void gwd_wire_say(gwd_peer_t *peer, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint, gw_status_t status,
-                  const char *text) {
+bool gwd_wire_send(gwd_peer_t *peer, gwd_wire_header_t header, const void *data, size_t bytes) {
     gwd_lane_group_t *group = peer->group;
-    gwd_wire_header_t header = {.wire_id = group->wire->map->wire_id,
-                                .sequence = sequence,
-                                .fingerprint = fingerprint,
-                                .epoch = group->epoch,
-                                .node = group->wire->map->own_node,
-                                .kind = kind,
-                                .status = (uint32_t)status};
-    size_t bytes = text ? strlen(text) : 0;
     note_t *note;
 
     if (!peer->link)
-        return;
-    note = malloc(sizeof(*note) + bytes + 1);
-    if (!note) {
-        gwd_log(GWD_LOG_ERROR, "lane", "out of memory: group %u cannot say %d to node %u", group->id, (int)kind,
-                peer->node);
-        return; /* the others will find that nothing comes */
-    }
+        return true;
+    header.wire_id = group->wire->map->wire_id;
+    header.epoch = group->epoch;
+    header.node = group->wire->map->own_node;
+    note = malloc(sizeof(*note) + bytes);
+    if (!note)
+        return false;
     note->pending.ended = note_ended;
     note->wire = group->wire;
-    note->is_last = kind == GWD_WIRE_FAIL || kind == GWD_WIRE_BYE;
-    memcpy(note->text, text ? text : "", bytes + 1);
+    note->is_last = header.kind == GWD_WIRE_FAIL || header.kind == GWD_WIRE_BYE || header.kind == GWD_WIRE_TELL;
     if (group->wire->cipher && bytes > 0)
-        gwd_cipher_seal(group->wire->cipher, note->text, bytes, note->text, &header.payload);
+        gwd_cipher_seal(group->wire->cipher, data, bytes, note->text, &header.payload);
+    else if (bytes > 0)
+        memcpy(note->text, data, bytes);
     peer->said_ns = gwd_now_ns();
     if (gwd_wire_post(peer, &header, note->text, bytes, note) != GW_IN_PROGRESS) {
         free(note);
-        return;
+        return true; /* sent, or the link is broken and says so itself */
     }
     note->wire->n_notes++;
     note->wire->n_last_words += note->is_last;
+    return true;
+}
+
+void gwd_wire_say(gwd_peer_t *peer, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint, gw_status_t status,
+                  const char *text) {
+    const gwd_wire_header_t header = {.sequence = sequence,
+                                      .chunk = kind == GWD_WIRE_BYE ? peer->n_said : 0,
+                                      .fingerprint = fingerprint,
+                                      .kind = kind,
+                                      .status = (uint32_t)status};
+
+    if (!gwd_wire_send(peer, header, text, text ? strlen(text) : 0)) /* the others will find that nothing comes */
+        gwd_log(GWD_LOG_ERROR, "lane", "out of memory: group %u cannot say %d to node %u", peer->group->id, (int)kind,
+                peer->node);
 }
 
 static void say_to_all(gwd_lane_group_t *group, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint,
@@ -201,7 +207,8 @@ void gwd_wire_broke(gwd_lane_group_t *group, uint32_t node, const char *how) {
 }
 
 void gwd_wire_forged(gwd_lane_group_t *group, uint32_t node) {
-    broke(group, node, "the data of a message is not what its header was sealed with: it was changed on the way");
+    gwd_wire_broke(group, node,
+                   "the data of a message is not what its header was sealed with: it was changed on the way");
 }
 
 static void hear_begin(gwd_peer_t *peer, const gwd_wire_header_t *header, char *text) {
@@ -226,6 +233,7 @@ static void hear_bye(gwd_peer_t *peer, const gwd_wire_header_t *header) {
 
     peer->has_left = true;
     peer->last_sequence = header->sequence;
+    gwd_wire_hear_last_tell(peer, header->chunk);
     for (uint64_t s = group->tail; s < group->tail + group->credits && group->status == GW_OK; s++) {
         gwd_op_t *op = gwd_op_at(group, s);
 
@@ -286,6 +294,8 @@ static void on_message(void *lane_, const void *bytes_of_header, size_t header_b
         gwd_wire_data(group, &header, bytes, message);
     else if (header.kind == GWD_WIRE_PROBE)
         gwd_wire_probed(peer, &header, bytes, message);
+    else if (header.kind == GWD_WIRE_TELL)
+        gwd_wire_hear_tell(peer, &header, bytes, message);
     else if (header.kind == GWD_WIRE_FAIL)
         hear_fail(peer, &header, text);
     else if (header.kind != GWD_WIRE_ALIVE)
@@ -348,7 +358,8 @@ gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_map_t *
     wire->peers = calloc(map->n_nodes, sizeof(*wire->peers));
     wire->n_peers = wire->peers ? map->n_nodes : 0;
     for (uint32_t n = 0; n < wire->n_peers; n++) /* all of them first: when one fails, the others are told */
-        wire->peers[n] = (gwd_peer_t){.group = group, .node = n, .heard_ns = now_ns, .said_ns = now_ns};
+        wire->peers[n] =
+            (gwd_peer_t){.group = group, .node = n, .heard_ns = now_ns, .said_ns = now_ns, .last_tell = UINT64_MAX};
     for (uint32_t n = 0; n < wire->n_peers; n++) {
         gwd_peer_t *peer = &wire->peers[n];
         gw_status_t status;
@@ -403,6 +414,7 @@ void gwd_lane_wire_free(gwd_lane_group_t *group) {
         for (uint64_t i = 0; wire->peers[n].begins && i < GWD_BEGINS * (uint64_t)group->credits; i++)
             free(wire->peers[n].begins[i].text);
         free(wire->peers[n].begins);
+        gwd_wire_free_told(&wire->peers[n]);
     }
     gwd_wire_free_flights(wire);
     gwd_wire_free_probe(wire);

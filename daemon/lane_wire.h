@@ -1,6 +1,7 @@
 /* lane_wire.h - operations of groups that are on several nodes
  *
- * Inner header of lane_wire.c (who is there: announcements, heartbeats, failures) and lane_flight.c (the data).
+ * Inner header of lane_wire.c (who is there: announcements, heartbeats, failures), lane_flight.c (the data) and
+ * lane_tell.c (what the loops of the nodes tell each other).
  *
  * When all ranks of this node have submitted an operation it is announced to the other nodes (BEGIN, with its
  * fingerprint). When all nodes have, it moves in chunks, several at once. A chunk is cut into shards, each owned by one
@@ -21,8 +22,9 @@ typedef enum gwd_wire_kind {
     GWD_WIRE_RESULT,    /* sequence, chunk; payload: the sender's shard */
     GWD_WIRE_FAIL,      /* status; payload: why */
     GWD_WIRE_ALIVE,
-    GWD_WIRE_BYE,   /* sequence: the last of this node, whose ranks have all left in good order */
+    GWD_WIRE_BYE,   /* sequence: the last of this node, whose ranks have all left in good order; chunk: its last tell */
     GWD_WIRE_PROBE, /* status: which step of a measurement; see lane_probe.c */
+    GWD_WIRE_TELL,  /* sequence: the number of this tell to the receiver; payload: what the loop tells */
 } gwd_wire_kind_t;
 
 /* What a message begins with. Little endian, as every host that this runs on. */
@@ -49,6 +51,8 @@ typedef struct gwd_begin {
     char *text; /* malloc; NULL if there was no memory */
 } gwd_begin_t;
 
+typedef struct gwd_told gwd_told_t; /* lane_tell.c */
+
 typedef struct gwd_peer {
     gwd_lane_group_t *group;
     uint32_t node;
@@ -58,6 +62,11 @@ typedef struct gwd_peer {
     bool has_left;
     uint64_t last_sequence; /* of one that has left */
     gwd_begin_t *begins;    /* GWD_BEGINS * credits, by sequence */
+    uint64_t n_said;        /* tells sent */
+    uint64_t n_told;        /* tells handed to the loop */
+    uint64_t last_tell;     /* of one that has said good-bye; until then UINT64_MAX */
+    gwd_told_t *told;       /* that are not whole, or not the next, by number */
+    uint64_t told_bytes;
 } gwd_peer_t;
 
 /* A node is at most `credits` operations ahead of this one's window, which is as long again. */
@@ -82,8 +91,8 @@ struct gwd_wire_group {
     gwd_wire_t *wire;      /* NULL once the group is over */
     gwd_cipher_t *cipher;  /* NULL: none */
     bool has_refused;      /* a message, and the log says so */
-    uint32_t n_notes;      /* said and not ended */
-    uint32_t n_last_words; /* of these FAIL and BYE */
+    uint32_t n_notes;      /* said and not ended, and tells that are being received */
+    uint32_t n_last_words; /* of these FAIL, BYE and TELL */
     uint64_t close_ns;     /* when links are ended at the latest, once the group has failed or ended; 0: neither */
     bool closed, is_over;  /* its links have been ended; and nothing is under way any more */
     uint64_t chunk_bytes;
@@ -94,6 +103,9 @@ struct gwd_wire_group {
     gwd_wire_flight_t *flights; /* window: all there are, made with the first operation */
 };
 
+/* Sends a payload, which is copied. The header's kind, status and numbers are the caller's. False: out of memory. */
+bool gwd_wire_send(gwd_peer_t *peer, gwd_wire_header_t header, const void *data, size_t bytes);
+
 /* Sends header and text; the text is copied. */
 void gwd_wire_say(gwd_peer_t *peer, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint, gw_status_t status,
                   const char *text);
@@ -103,6 +115,11 @@ void gwd_wire_forged(gwd_lane_group_t *group, uint32_t node);
 
 /* Fails the group, since the way to a node is broken. */
 void gwd_wire_lost(gwd_lane_group_t *group, uint32_t node, const char *why);
+
+/* lane_tell.c */
+void gwd_wire_hear_tell(gwd_peer_t *peer, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message);
+void gwd_wire_hear_last_tell(gwd_peer_t *peer, uint64_t number);
+void gwd_wire_free_told(gwd_peer_t *peer);
 
 /* lane_wire_seal.c */
 

@@ -141,8 +141,7 @@ void gwd_member_leave(gwd_member_t *member, uint32_t request, const gwd_leave_re
     }
     gwd_member_identity(member, identity, sizeof(identity));
     snprintf(text, sizeof(text), "%s %s", identity, reason->why);
-    if (group->n_split > 0)
-        gwd_group_give_up_split(group, reason->status, text);
+    gwd_group_give_up_split(group, reason->status, text);
     member->leaving = true;
     member->request = request;
     command.text = strdup(text);
@@ -263,14 +262,15 @@ static gwd_group_t *find_group(const gwd_server_t *server, uint32_t id) {
 
 static void failed(gwd_group_t *group, const gwd_event_t *event) {
     if (group->state == GWD_GROUP_PREPARED) {
-        if (!group->giving_up)
+        if (group->split_from)
+            gwd_group_split_broke(group, event->status, event->text ? event->text : "");
+        else if (!group->giving_up)
             gwd_group_give_up(group, event->status, event->text ? event->text : "");
         return;
     }
     group->status = event->status;
     snprintf(group->message, sizeof(group->message), "%s", event->text ? event->text : "");
-    if (group->n_split > 0)
-        gwd_group_give_up_split(group, group->status, group->message);
+    gwd_group_give_up_split(group, group->status, group->message);
     gwd_log(GWD_LOG_NOTICE, "group", "group %u failed: %s: %s", group->id, gw_status_name(event->status),
             group->message);
 }
@@ -303,7 +303,16 @@ void gwd_group_event(struct gwd_server *server, const gwd_event_t *event) {
             return;
         }
         break;
+    case GWD_EVENT_TOLD:
+        if (group)
+            gwd_group_split_told(group, event->node, event->data, event->bytes);
+        break;
+    case GWD_EVENT_NODE_LEFT:
+        if (group)
+            gwd_group_split_node_left(group, event->node);
+        break;
     }
+    free(event->data);
     free(event->text);
     free(event->waiters);
 }

@@ -229,6 +229,7 @@ int main(int argc, char **argv) {
     uint8_t key[GWD_CIPHER_KEY_BYTES];
     gwd_transport_t *transport;
     Gw__NodeRank rank = GW__NODE_RANK__INIT;
+    char codec[] = "none";
     Gw__NodePrepared prepared = GW__NODE_PREPARED__INIT;
 
     MUST(argc > 3 && sodium_init() >= 0);
@@ -238,6 +239,7 @@ int main(int argc, char **argv) {
     shake_hands(&fake);
     greet(&fake, (uint32_t)atoi(argv[2]), argv + 4, (size_t)argc - 4);
     rank.rank = (uint32_t)atoi(argv[3]);
+    rank.codec = codec;
     say_frame(&fake, GWD_FRAME_RANK, &rank.base);
     take_table(&fake);
     gwd_proof_wire_key(fake.id.token, key);

@@ -5,6 +5,7 @@ checks what must hold after every fault: the bystanders' group still works, a ne
 left, and the daemon ends in good order. A test file is functions, whose names say what must hold, and a call of main.
 """
 
+import contextlib
 import os
 import resource
 import select
@@ -19,6 +20,7 @@ import gwtest
 from gwtest import MEMORY, SIMULATED, SLOW, Checks, Skip, kill, program, reap, spawn, wait_until  # noqa: F401
 
 PATIENCE_S = 20 * SLOW  # until a process must have answered
+SILENCE_MS = 1000 * SLOW  # after which a node is dead, in groups over several
 ON_DEVICE = MEMORY != "host"
 
 
@@ -294,6 +296,44 @@ class Daemon(gwtest.Daemon):
                 print("---- log of the daemon", *lines[-60:], "----", sep="\n", flush=True)
             self.close_ranks()
             self.discard()
+
+
+@contextlib.contextmanager
+def nodes(n, *flags, **options):
+    """n daemons that reach each other."""
+    with contextlib.ExitStack() as stack:
+        daemons = [stack.enter_context(Daemon(f"--wire.listen=127.0.0.{2 + i}", "--wire.port=0", "--wire.transports=tcp",
+                                          "--wire.devices=lo", f"--deadline.silence_ms={SILENCE_MS}", *flags,
+                                          bystanders=False, **options)) for i in range(n)]
+        _learn_wire_fds(daemons)
+        yield daemons
+
+
+def _learn_wire_fds(daemons):
+    """What a lane's wire has open once it is there stays open; what each group adds must go with it."""
+    ranks = ready(daemons, range(len(daemons)))
+    exchange(ranks)
+    for rank in ranks:
+        rank.end()
+    for daemon in daemons:
+        daemon.ranks = []
+        until(lambda d=daemon: d.admin_json("status")["clients"] == 1, "the first ranks have gone")
+        wait_until(lambda d=daemon: _is_steady(d), 5, "no more descriptors are closed")
+        daemon.base_fds = daemon.fd_count()
+
+
+def _is_steady(daemon):
+    before = daemon.fd_count()
+    time.sleep(0.1)
+    return daemon.fd_count() == before
+
+
+def ready(daemons, places, **options):
+    """A group with a bucket; places: the daemon of each rank."""
+    ranks = [daemons[place].rank() for place in places]
+    join(ranks)
+    prepare(ranks, **options)
+    return ranks
 
 
 def main(namespace, seconds=60):

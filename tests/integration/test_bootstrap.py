@@ -293,12 +293,6 @@ def draining_ends_what_forms_on_all_nodes():
         ranks[0].answer("GW_ERR_DRAINING")
 
 
-def a_split_is_refused():
-    with _root() as a, _branch() as b:
-        for rank in _form([a, b]):
-            rank.expect("GW_ERR_UNSUPPORTED", "split g h 0 0", "over several nodes")
-
-
 # ---- the listener ------------------------------------------------------------------------------------
 
 

@@ -3,59 +3,19 @@
 Each daemon listens on a loopback address of its own; the data goes over TCP.
 """
 
-import contextlib
 import os
 import re
 import signal
 import subprocess
 import time
 
-from ranks import (ON_DEVICE, SLOW, Daemon, check, contains, equal, exchange, join, main, prepare, program, submit, until,
-                   wait_until)
+from ranks import (ON_DEVICE, SILENCE_MS, SLOW, check, contains, equal, exchange, join, main, nodes as _nodes, prepare,
+                   program, ready as _ready, submit, until)
 
-SILENCE_MS = 1000 * SLOW
 SOON_MS = 2000 * SLOW
 TIMEOUT_S = 100 * SLOW
 QUICK = ["quick"] if SLOW > 1 else []
 WHERE = ["device:auto"] if ON_DEVICE else []
-
-
-@contextlib.contextmanager
-def _nodes(n, *flags, **options):
-    """n daemons that reach each other."""
-    with contextlib.ExitStack() as stack:
-        daemons = [stack.enter_context(Daemon(f"--wire.listen=127.0.0.{2 + i}", "--wire.port=0", "--wire.transports=tcp",
-                                          "--wire.devices=lo", f"--deadline.silence_ms={SILENCE_MS}", *flags,
-                                          bystanders=False, **options)) for i in range(n)]
-        _learn_wire_fds(daemons)
-        yield daemons
-
-
-def _learn_wire_fds(daemons):
-    """What a lane's wire has open once it is there stays open; what each group adds must go with it."""
-    ranks = _ready(daemons, range(len(daemons)))
-    exchange(ranks)
-    for rank in ranks:
-        rank.end()
-    for daemon in daemons:
-        daemon.ranks = []
-        until(lambda d=daemon: d.admin_json("status")["clients"] == 1, "the first ranks have gone")
-        wait_until(lambda d=daemon: _is_steady(d), 5, "no more descriptors are closed")
-        daemon.base_fds = daemon.fd_count()
-
-
-def _is_steady(daemon):
-    before = daemon.fd_count()
-    time.sleep(0.1)
-    return daemon.fd_count() == before
-
-
-def _ready(daemons, places, **options):
-    """A group with a bucket; places: the daemon of each rank."""
-    ranks = [daemons[place].rank() for place in places]
-    join(ranks)
-    prepare(ranks, **options)
-    return ranks
 
 
 def _sums(ranks, count=1024):
