@@ -304,35 +304,49 @@ def a_root_that_dies_while_forming_is_named():
         ranks[1].answer("GW_ERR_BOOTSTRAP", "whose daemon made the unique id, was lost while the group was forming")
 
 
-def what_goes_wrong_once_some_nodes_have_prepared_ends_all():
+def _ready_but(a, b, stopped):
     """All ranks have joined, but one daemon stands still before it can say that it is ready."""
-    def ready_but(stopped):
-        ranks = [a.rank(), b.rank(), stopped.rank()]
-        unique_id = ranks[0].ok("id")
-        _join(ranks[1:], unique_id, 3, [1, 2])
-        _wait_joined(a, 2)
-        os.kill(stopped.pid, signal.SIGSTOP)
-        _join(ranks[:1], unique_id, 3)
-        check(ranks[0].silent(0.3) and ranks[1].silent(0), "the group began without one of its nodes")
-        return ranks
+    ranks = [a.rank(), b.rank(), stopped.rank()]
+    unique_id = ranks[0].ok("id")
+    _join(ranks[1:], unique_id, 3, [1, 2])
+    _wait_joined(a, 2)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    _join(ranks[:1], unique_id, 3)
+    check(ranks[0].silent(0.3) and ranks[1].silent(0), "the group began without one of its nodes")
+    return ranks
+
+
+def what_goes_wrong_once_some_nodes_have_prepared_ends_all():
     with _root("--deadline.bootstrap_s=3") as a, _branch() as b, _branch() as c, _branch(checks=False) as d:
-        ranks = ready_but(c)
+        ranks = _ready_but(a, b, c)
         pid = ranks[1].pid
         ranks[1].kill()
         ranks[0].answer("GW_ERR_RANK_DIED", "rank 1 (host", f"pid {pid}", "while the group was forming")
         os.kill(c.pid, signal.SIGCONT)
         ranks[2].answer("GW_ERR_RANK_DIED", f"pid {pid}")
 
-        ranks = ready_but(c)
+        ranks = _ready_but(a, b, c)
         for rank in ranks[:2]:
             rank.answer("GW_ERR_BOOTSTRAP", "did not get ready within 3 s")
         os.kill(c.pid, signal.SIGCONT)
         ranks[2].answer("GW_ERR_BOOTSTRAP", "did not get ready within 3 s")
 
-        ranks = ready_but(d)
+        ranks = _ready_but(a, b, d)
         d.die()
         for rank in ranks[:2]:
             rank.answer("GW_ERR_BOOTSTRAP", "was lost while the group was forming")
+
+
+def a_loss_that_a_lane_sees_first_is_told_like_that():
+    """Once prepared, lanes watch the other nodes, too: what they find is still about a group that forms."""
+    silence = f"--deadline.silence_ms={1000 * SLOW}"
+    with _root(silence) as a, _branch(silence) as b, _branch(silence) as c:
+        ranks = _ready_but(a, b, c)
+        for rank in ranks[:2]:
+            rank.answer("GW_ERR_BOOTSTRAP", "a node was lost while the group was forming", "node 2 (host",
+                        "has said nothing for")
+        os.kill(c.pid, signal.SIGCONT)
+        ranks[2].answer("GW_ERR_BOOTSTRAP", "a node was lost while the group was forming")
 
 
 def draining_ends_what_forms_on_all_nodes():
