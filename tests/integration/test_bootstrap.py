@@ -4,14 +4,14 @@ port do no harm"""
 import contextlib
 import hashlib
 import os
-import shutil
 import signal
 import socket
 import struct
 import subprocess
 import time
 
-from ranks import SLOW, Daemon, Skip, check, contains, equal, main, program, until
+from network import Network
+from ranks import SLOW, Daemon, check, contains, equal, main, program, until
 
 VERSION = 1
 
@@ -134,69 +134,25 @@ def many_groups_at_once():
 # ---- over a network ----------------------------------------------------------------------------------
 
 
-class _Elsewhere(Daemon):
-    """One in a network namespace, whose sockets the host's table does not list."""
-
-    def _is_ready(self):
-        check(self.process.poll() is None, "the daemon has ended")
-        with open(f"/proc/{self.process.pid}/net/unix", encoding="utf-8", errors="replace") as table:
-            return any(line.rstrip().endswith(" " + self.socket) for line in table)
-
-
-class _Network:
-    """Two namespaces, joined by a cable; each has eth0, 10.77.0.1 or .2, and fe80::1 or ::2."""
-
-    def __enter__(self):
-        if os.geteuid() != 0 or not shutil.which("ip"):
-            raise Skip("network namespaces take root and the program ip")
-        self.names = [f"gw{os.getpid()}{side}" for side in "ab"]
-        try:
-            for name in self.names:
-                self._ip("netns", "add", name)
-            self._ip("link", "add", "eth0", "netns", self.names[0], "type", "veth",
-                     "peer", "eth0", "netns", self.names[1])
-            for number, name in enumerate(self.names):
-                self._ip("-n", name, "address", "add", f"10.77.0.{number + 1}/24", "dev", "eth0")
-                self._ip("-n", name, "address", "add", f"fe80::{number + 1}/64", "dev", "eth0", "nodad")
-                self._ip("-n", name, "link", "set", "eth0", "up")
-            for name in self.names:  # the kernel takes up to a second to say so, and UCX asks it
-                until(lambda name=name: " UP " in self._ip("-n", name, "-br", "link", "show", "eth0"),
-                      "the cable is up")
-        except subprocess.CalledProcessError as error:
-            self.__exit__()
-            raise Skip(f"network namespaces: {error.stderr.strip()}") from None
-        return self
-
-    def _ip(self, *words):
-        return subprocess.run(["ip", *words], capture_output=True, text=True, check=True).stdout
-
-    def daemon(self, side, *flags, **options):
-        daemon = _Elsewhere("--wire.transports=tcp", "--wire.devices=eth0", "--wire.port=0", *flags,
-                            wrapper=["ip", "netns", "exec", self.names[side]], **options)
-        daemon.base_fds += WIRE_FDS
-        return daemon
-
-    def cut(self):
-        self._ip("-n", self.names[1], "link", "set", "eth0", "down")
-
-    def __exit__(self, *_):
-        for name in self.names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+def _on(network, side, *flags, **options):
+    daemon = network.daemon(side, "--wire.port=0", *flags, **options)
+    daemon.base_fds += WIRE_FDS
+    return daemon
 
 
 def over_a_cable():
-    with _Network() as network:
+    with Network() as network:
         for listen in ("eth0", "0.0.0.0", "::", "fe80::1%eth0"):
-            with network.daemon(0, f"--wire.listen={listen}") as a, network.daemon(1) as b:
+            with _on(network, 0, f"--wire.listen={listen}") as a, _on(network, 1) as b:
                 if listen != "::":  # there is no address but a link-local one, which is not guessed
                     _formed_as_asked([a, b], [0, 1])
 
 
 def a_cable_that_breaks_is_noticed():
     silence = f"--deadline.silence_ms={1000 * SLOW}"
-    with _Network() as network:
-        with network.daemon(0, "--wire.listen=eth0", silence, checks=False) as a, \
-                network.daemon(1, silence, checks=False) as b:
+    with Network() as network:
+        with _on(network, 0, "--wire.listen=eth0", silence, checks=False) as a, \
+                _on(network, 1, silence, checks=False) as b:
             ranks = [a.rank(), b.rank()]
             _join(ranks, ranks[0].ok("id"), 3)
             _wait_joined(a, 2)
@@ -331,6 +287,7 @@ def what_goes_wrong_once_some_nodes_have_prepared_ends_all():
         pid = ranks[1].pid
         ranks[1].kill()
         ranks[0].answer("GW_ERR_RANK_DIED", "rank 1 (host", f"pid {pid}", "while the group was forming")
+        until(lambda: not _groups(a) and not _groups(b), "the others have let go of the group", 3)
         os.kill(c.pid, signal.SIGCONT)
         ranks[2].answer("GW_ERR_RANK_DIED", f"pid {pid}")
 
