@@ -91,6 +91,10 @@ bool gw_codec_is_finite(const float *in, size_t count);
 /* The SIMD form in use on this machine ("avx512", "avx2", "sse2", "neon", "generic"). */
 const char *gw_codec_isa(void);
 
+/* Makes later calls use this form; NULL: the best again. Results are the same, bit for bit.
+ * False, and nothing is changed, if there is no such form or the CPU cannot run it. */
+bool gw_codec_force_isa(const char *name);
+
 /* Encode and decode again, slowly and plainly, number by number: what tests compare with, bit for bit. */
 void gw_codec_reference_encode(gw_codec_t codec, const float *in, const gw_codec_round_t *round, float *residual,
                                void *out, size_t count);

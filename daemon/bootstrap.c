@@ -94,7 +94,8 @@ gwd_group_t *gwd_bootstrap_find(const gwd_server_t *server, const uint8_t name[G
     return NULL;
 }
 
-const char *const gwd_bootstrap_shared[GWD_COUNT_SHARED] = {"wire.chunk_bytes", "group.credits", "wire.cipher"};
+const char *const gwd_bootstrap_shared[GWD_COUNT_SHARED] = {"wire.chunk_bytes", "group.credits", "wire.cipher",
+                                                            "deadline.silence_ms"};
 
 void gwd_bootstrap_setting(const gwd_server_t *server, size_t index, char value[GWD_CONFIG_STRING_BYTES]) {
     for (size_t i = 0; i < GWD_CONFIG_KEYS; i++)

@@ -45,7 +45,7 @@ gwd_group_t *gwd_bootstrap_find(const gwd_server_t *server, const uint8_t name[G
 const gwd_id_layout_t *gwd_bootstrap_id(const gwd_group_t *group);
 
 /* The settings that all nodes of a group must have alike, and what this daemon has. */
-enum { GWD_COUNT_SHARED = 3 };
+enum { GWD_COUNT_SHARED = 4 };
 extern const char *const gwd_bootstrap_shared[GWD_COUNT_SHARED];
 void gwd_bootstrap_setting(const gwd_server_t *server, size_t index, char value[GWD_CONFIG_STRING_BYTES]);
 

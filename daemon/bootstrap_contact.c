@@ -14,8 +14,7 @@
 
 enum { LENGTH_BYTES = 4, IN_BYTES = LENGTH_BYTES + GWD_FRAME_MAX + GWD_SEAL_BYTES };
 
-/* A host that has vanished is noticed after 15 s of silence, and while something is on its way to it. */
-enum { KEEPALIVE_IDLE_S = 5, KEEPALIVE_INTERVAL_S = 5, KEEPALIVE_PROBES = 2, UNANSWERED_MS = 15000 };
+enum { KEEPALIVE_PROBES = 2, KEEPALIVE_MAX_S = 32767 /* of Linux */ };
 
 /* ---- life --------------------------------------------------------------------------------------- */
 
@@ -123,17 +122,23 @@ static gwd_contact_t *new_peer(gwd_server_t *server, gwd_side_t side, const gwd_
     return peer;
 }
 
+/* A host that has vanished is noticed as soon as later, when the group's lanes look after each other. TCP counts in
+ * seconds; what it is to send is given up at the same time. */
 static void watch_connection(gwd_contact_t *peer) {
-    int fd, on = 1, idle = KEEPALIVE_IDLE_S, interval = KEEPALIVE_INTERVAL_S, probes = KEEPALIVE_PROBES;
-    unsigned unanswered = UNANSWERED_MS;
+    unsigned silence_ms = (unsigned)peer->server->config.deadline_silence_ms;
+    int fd, on = 1, probes = KEEPALIVE_PROBES, idle = (int)(silence_ms / ((KEEPALIVE_PROBES + 1) * 1000));
 
+    if (idle < 1)
+        idle = 1;
+    if (idle > KEEPALIVE_MAX_S)
+        idle = KEEPALIVE_MAX_S;
     (void)uv_tcp_nodelay(&peer->tcp, 1);
     if (uv_fileno((uv_handle_t *)&peer->tcp, &fd) != 0 ||
         setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) != 0 ||
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle)) != 0 ||
-        setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval)) != 0 ||
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof(idle)) != 0 ||
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes)) != 0 ||
-        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered, sizeof(unanswered)) != 0)
+        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence_ms, sizeof(silence_ms)) != 0)
         gwd_log(GWD_LOG_WARNING, "wire", "keep-alive of the connection to %s: %m", peer->text);
 }
 

@@ -124,7 +124,7 @@ void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text)
             continue;
         gwd_session_error(member->session, member->request, status, "%s", text);
         if (group->state == GWD_GROUP_PREPARED) {
-            gwd_member_withdraw(member);
+            gwd_member_withdraw(member, status, text);
             continue;
         }
         last = group->n_members == 1;

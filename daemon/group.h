@@ -186,8 +186,8 @@ void gwd_member_identity(const gwd_member_t *member, char *text, size_t text_byt
 /* Takes the rank out of its group; answers `request` (0: nobody) when the daemon has let go of its memory. */
 void gwd_member_leave(gwd_member_t *member, uint32_t request, const gwd_leave_reason_t *reason);
 
-/* Takes it out of a group that was prepared and has been given up; the lane's answer frees it. */
-void gwd_member_withdraw(gwd_member_t *member);
+/* Takes it out of a group that was prepared and has been given up for that reason; the lane's answer frees it. */
+void gwd_member_withdraw(gwd_member_t *member, gw_status_t status, const char *text);
 
 /* Hands a new bucket, which is charged already, to the lane. On success the member owns it and its charge, and the
  * buffers are referred to. */

@@ -15,6 +15,7 @@ enum {
 };
 
 #define GOOD_BYE_NS   UINT64_C(500000000) /* how long a group that ends waits for its last words to go out */
+#define CUT_NS        UINT64_C(200000000) /* and then for what was under way to be given back */
 #define LAST_WORDS_NS UINT64_C(20000000)  /* what has been sent may still be in a buffer that ends with its link */
 
 typedef struct note {
@@ -449,6 +450,8 @@ static void go_on_closing(gwd_lane_group_t *group, uint64_t now_ns) {
         return;
     if (!wire->closed)
         close_links(group);
+    if (now_ns > wire->close_ns + CUT_NS)
+        gwd_wire_cut(wire->wire);
     if (wire->n_notes > 0 || wire->is_over)
         return; /* what was under way ends one by one */
     wire->is_over = true;

@@ -1,4 +1,5 @@
 /* main.c - gradwired: reads the configuration, serves, ends */
+#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 
@@ -11,6 +12,9 @@ int main(int argc, char **argv) {
     static gwd_config_t config;
     char text[GWD_CONFIG_ERROR_BYTES];
 
+    /* Whoever reads the log, or a client's or node's answer, may be gone. */
+    if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
+        return 1;
     gwd_log_init();
     switch (gwd_config_init(&config, argc, argv, text, sizeof(text))) {
     case GWD_CONFIG_RUN:

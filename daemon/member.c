@@ -150,14 +150,15 @@ void gwd_member_leave(gwd_member_t *member, uint32_t request, const gwd_leave_re
     command_lane(group, &command);
 }
 
-/* The lane has it, but the rank was never told; it hears nothing more. */
-void gwd_member_withdraw(gwd_member_t *member) {
+/* The lane has it, but the rank was never told; it hears nothing more. The lanes of other nodes may tell their loops
+ * before bootstrap's own message has come: so they get the same words. */
+void gwd_member_withdraw(gwd_member_t *member, gw_status_t status, const char *text) {
     gwd_command_t command = {.kind = GWD_COMMAND_RANK_LEAVE,
                              .group = member->group->id,
                              .rank = member->rank,
                              .cookie = (uint64_t)(uintptr_t)member,
-                             .status = GW_ERR_BOOTSTRAP,
-                             .text = strdup("the group did not come together")};
+                             .status = status,
+                             .text = strdup(text)};
 
     if (!command.text)
         abort(); /* as in command_lane() */
@@ -260,12 +261,27 @@ static gwd_group_t *find_group(const gwd_server_t *server, uint32_t id) {
     return group;
 }
 
+/* A lane may notice that a node is gone before the connection to it, or to the root, says so: the ranks hear the same
+ * either way. */
+static void failed_prepared(gwd_group_t *group, gw_status_t status, const char *text) {
+    char lost[GWD_TEXT_BYTES];
+
+    if (group->giving_up)
+        return;
+    if (status == GW_ERR_NODE_LOST) {
+        snprintf(lost, sizeof(lost), "a node was lost while the group was forming: %s", text);
+        text = lost;
+        status = GW_ERR_BOOTSTRAP;
+    }
+    gwd_group_give_up(group, status, text);
+}
+
 static void failed(gwd_group_t *group, const gwd_event_t *event) {
     if (group->state == GWD_GROUP_PREPARED) {
         if (group->split_from)
             gwd_group_split_broke(group, event->status, event->text ? event->text : "");
-        else if (!group->giving_up)
-            gwd_group_give_up(group, event->status, event->text ? event->text : "");
+        else
+            failed_prepared(group, event->status, event->text ? event->text : "");
         return;
     }
     group->status = event->status;

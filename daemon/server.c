@@ -11,7 +11,9 @@
 
 #include "bootstrap.h"
 #include "clock.h"
+#include "codec.h"
 #include "group_codec.h"
+#include "kernels.h"
 #include "log.h"
 #include "sd.h"
 
@@ -166,6 +168,15 @@ static gw_status_t start_threads(gwd_server_t *server, char *text, size_t text_b
     return GW_ERR_SYSTEM;
 }
 
+static gw_status_t choose_isa(const gwd_config_t *config, char *text, size_t text_bytes) {
+    if (config->reduce_isa[0] == '\0' ||
+        (gw_kernel_force_isa(config->reduce_isa) && gw_codec_force_isa(config->reduce_isa)))
+        return GW_OK;
+    snprintf(text, text_bytes, "reduce.isa: this processor, or this build, has no '%s'; its best is %s",
+             config->reduce_isa, gw_kernel_isa());
+    return GW_ERR_INVALID_ARGUMENT;
+}
+
 static gw_status_t start_loop(gwd_server_t *server, char *text, size_t text_bytes) {
     if (uv_poll_init(&server->loop, &server->events_poll, server->events.wake_fd) != 0 ||
         uv_poll_start(&server->events_poll, UV_READABLE, on_events) != 0 ||
@@ -202,7 +213,9 @@ gw_status_t gwd_server_init(gwd_server_t *server, const gwd_config_t *config, ch
         snprintf(text, text_bytes, "out of memory or file descriptors");
         return GW_ERR_NO_MEMORY;
     }
-    status = start_loop(server, text, text_bytes);
+    status = choose_isa(config, text, text_bytes);
+    if (status == GW_OK)
+        status = start_loop(server, text, text_bytes);
     if (status == GW_OK)
         status = gwd_wires_open(server, text, text_bytes);
     if (status == GW_OK)

@@ -54,6 +54,9 @@ const char *gwd_transport_name(void);                 /* "UCX 1.13.1" */
 
 gw_status_t gwd_wire_new(gwd_transport_t *transport, const gwd_wire_events_t *events, void *lane, gwd_wire_t **wire_out,
                          char *text);
+/* Closes it at once. What is still under way ends in a later gwd_wire_progress, with on_done and GW_ERR_ABORTED: an
+ * aborted link to a process that stands still would otherwise keep it until that goes on. */
+void gwd_wire_cut(gwd_wire_t *wire);  /* its links have been aborted; messages that were kept are gone */
 void gwd_wire_free(gwd_wire_t *wire); /* its links have been aborted; messages that were kept are gone */
 
 /* What others connect to. Owned by the wire. */

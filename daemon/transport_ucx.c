@@ -208,6 +208,7 @@ gw_status_t gwd_wire_new(gwd_transport_t *transport, const gwd_wire_events_t *ev
     wire->lane = lane;
     wire->ended_end = &wire->ended;
     wire->kept.next = wire->kept.previous = &wire->kept;
+    wire->under_way.next = wire->under_way.previous = &wire->under_way;
     status = ucp_worker_create(transport->context, &parameters, &wire->worker);
     if (status != UCS_OK)
         goto err_free;
@@ -230,17 +231,27 @@ err_free:
     return gwd_ucx_fail(text, "cannot make a wire", status);
 }
 
-void gwd_wire_free(gwd_wire_t *wire) {
+void gwd_wire_cut(gwd_wire_t *wire) {
+    if (wire->worker == NULL)
+        return;
     gwd_message_drop_all(wire);
-    wire->events = NULL; /* the lane is not told any more */
-    for (int i = 0; i < CLOSE_ROUNDS && wire->links != NULL; i++)
-        gwd_wire_progress(wire);
     ucp_worker_release_address(wire->worker, wire->address);
     ucp_worker_destroy(wire->worker);
+    wire->worker = NULL;
+    while (wire->under_way.next != &wire->under_way) /* what UCX has not given back with that */
+        gwd_wire_op_end(wire->under_way.next, UCS_ERR_CANCELED);
     for (gwd_link_t *link = wire->links, *next; link != NULL; link = next) {
         next = link->next;
         free(link);
     }
+    wire->links = NULL;
+}
+
+void gwd_wire_free(gwd_wire_t *wire) {
+    wire->events = NULL; /* the lane is not told any more */
+    for (int i = 0; i < CLOSE_ROUNDS && wire->links != NULL; i++)
+        gwd_wire_progress(wire);
+    gwd_wire_cut(wire);
     for (gwd_message_t *message = wire->spare_messages, *next; message != NULL; message = next) {
         next = message->next;
         free(message);
@@ -263,7 +274,7 @@ int gwd_wire_fd(const gwd_wire_t *wire) {
 }
 
 bool gwd_wire_arm(gwd_wire_t *wire) {
-    return wire->ended == NULL && !wire->troubled && ucp_worker_arm(wire->worker) == UCS_OK;
+    return wire->ended == NULL && !wire->troubled && (wire->worker == NULL || ucp_worker_arm(wire->worker) == UCS_OK);
 }
 
 /* Only those that had ended by now: what the lane starts meanwhile may end at once, and would keep us here. */
@@ -277,7 +288,8 @@ static bool tell_ended(gwd_wire_t *wire) {
         gw_status_t status = op->status;
 
         next = op->next;
-        gwd_wire_op_free(op);
+        op->next = wire->spare_ops;
+        wire->spare_ops = op;
         if (wire->events != NULL)
             wire->events->on_done(wire->lane, cookie, status);
     }
@@ -288,7 +300,7 @@ bool gwd_wire_progress(gwd_wire_t *wire) {
     bool did;
 
     wire->inside = true;
-    did = ucp_worker_progress(wire->worker) != 0;
+    did = wire->worker != NULL && ucp_worker_progress(wire->worker) != 0;
     wire->inside = false;
     did |= tell_ended(wire);
     if (wire->troubled) {
@@ -310,21 +322,29 @@ gwd_wire_op_t *gwd_wire_op_new(gwd_wire_t *wire, gwd_link_t *link, void *cookie)
     op->wire = wire;
     op->link = link;
     op->cookie = cookie;
+    op->next = &wire->under_way;
+    op->previous = wire->under_way.previous;
+    op->previous->next = wire->under_way.previous = op;
     if (link != NULL)
         link->sends++;
     return op;
 }
 
-void gwd_wire_op_free(gwd_wire_op_t *op) {
-    gwd_wire_t *wire = op->wire;
+static void leave_ring(gwd_wire_op_t *op) {
+    op->previous->next = op->next;
+    op->next->previous = op->previous;
+}
 
-    op->next = wire->spare_ops;
-    wire->spare_ops = op;
+void gwd_wire_op_free(gwd_wire_op_t *op) {
+    leave_ring(op);
+    op->next = op->wire->spare_ops;
+    op->wire->spare_ops = op;
 }
 
 void gwd_wire_op_end(gwd_wire_op_t *op, ucs_status_t status) {
     gwd_wire_t *wire = op->wire;
 
+    leave_ring(op);
     op->status = gwd_ucx_status(status);
     if (op->link != NULL) {
         op->link->sends--;

@@ -15,7 +15,7 @@ struct gwd_transport {
 
 /* A send or a receive that UCX has under way, or that has ended and waits to be told. */
 typedef struct gwd_wire_op {
-    struct gwd_wire_op *next;
+    struct gwd_wire_op *next, *previous; /* in the ring of those under way, or by `next` of those that have ended */
     gwd_wire_t *wire;
     gwd_link_t *link; /* of a send; NULL for a receive */
     void *cookie;
@@ -53,7 +53,7 @@ struct gwd_wire {
     gwd_transport_t *transport;
     const gwd_wire_events_t *events;
     void *lane;
-    ucp_worker_h worker;
+    ucp_worker_h worker; /* NULL once it has been cut */
     ucp_address_t *address;
     size_t address_bytes;
     int fd;
@@ -63,6 +63,7 @@ struct gwd_wire {
     gwd_message_t kept;                /* ring */
     gwd_message_t *spare_messages;     /* by `next` */
     gwd_wire_op_t *spare_ops;          /* by `next` */
+    gwd_wire_op_t under_way;           /* ring */
     gwd_wire_op_t *ended, **ended_end; /* queue of those that have ended */
 };
 

@@ -50,6 +50,10 @@ void gw_kernel_final(gw_type_t type, gw_redop_t op, const void *const *in, unsig
 /* The SIMD form in use on this machine ("avx512", "avx2", "sse2", "neon", "generic"): for gwctl. */
 const char *gw_kernel_isa(void);
 
+/* Makes later calls use this form; NULL: the best again. Results are the same, bit for bit.
+ * False, and nothing is changed, if there is no such form or the CPU cannot run it. */
+bool gw_kernel_force_isa(const char *name);
+
 /* The same, slowly and plainly, in long double or exact integers: what tests compare with.
  * `error_bound_out`, if not NULL, receives for each element the largest difference from the exact result
  * that the rules above allow (0 for integers, min and max). */

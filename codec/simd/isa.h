@@ -48,8 +48,4 @@ extern const gw_codec_form_t gw_codec_form_base;
 /* For tests: the forms of this build, best first, ended by NULL. */
 const gw_codec_form_t *const *gw_codec_forms(void);
 
-/* For tests: makes later calls use this form; NULL: the best again.
- * False, and nothing is changed, if there is no such form or the CPU cannot run it. */
-bool gw_codec_force_isa(const char *name);
-
 #endif

@@ -42,8 +42,4 @@ int64_t gw_kernel_half_even(gw_int128_t sum, int64_t n);
 /* For tests: the forms of this build, best first, ended by NULL. */
 const gw_kernel_form_t *const *gw_kernel_forms(void);
 
-/* For tests: makes later calls of gw_kernel_reduce use this form; NULL: the best again.
- * False, and nothing is changed, if there is no such form or the CPU cannot run it. */
-bool gw_kernel_force_isa(const char *name);
-
 #endif

@@ -7,7 +7,7 @@ import contextlib
 import subprocess
 import time
 
-from cable import WIRE_FDS, Network
+from network import WIRE_FDS, Network
 from ranks import PATIENCE_S, SLOW, Daemon, Skip, check, contains, equal, exchange, main, prepare, program, submit, until
 
 COUNT, ROUNDS = 100000, 8

@@ -3,6 +3,7 @@
 import os
 import resource
 import subprocess
+import sys
 import time
 
 from ranks import (Daemon, Rank, Skip, check, contains, equal, exchange, gw, join, main, prepare, program, until)
@@ -323,6 +324,31 @@ def a_socket_that_is_closed_to_others():
         rank = Rank(daemon.socket, user=12345, connect=False)
         daemon.ranks.append(rank)
         rank.expect("GW_ERR_NO_DAEMON", "connect", "ermission", "socket.group")
+
+
+# ---- the log ----------------------------------------------------------------------------------------
+
+# A program that closes its error output's reader; Python's own disposition of SIGPIPE would be inherited.
+NO_READER = """
+import os, signal, sys
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+reader, writer = os.pipe()
+os.close(reader)
+os.dup2(writer, 2)
+os.close(writer)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def a_log_that_takes_nothing_costs_only_the_log():
+    """On a full disk, or in a pipe that nobody reads from any more."""
+    for wrapper in (["sh", "-c", 'exec "$@" 2>/dev/full', "sh"], [sys.executable, "-c", NO_READER]):
+        with Daemon("--log.level=debug", wrapper=wrapper) as daemon:
+            ranks = daemon.ready(3)
+            ranks[1].kill()
+            for rank in (ranks[0], ranks[2]):
+                until(lambda rank=rank: rank.do("check g").status == "GW_ERR_RANK_DIED", "the loss is known")
+            equal(daemon.log(), "", "what reached the log")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""cable.py - two daemons in network namespaces that are joined by a cable"""
+"""network.py - daemons in network namespaces that a cable joins, for the integration tests"""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ import subprocess
 
 from ranks import Daemon, Skip, check, until
 
-WIRE_FDS = 16  # that the first group of several nodes opens for good, at most; see nothing_leaks
+WIRE_FDS = 16  # that the first group of several nodes opens for good, at most; see nothing_leaks in test_bootstrap
 
 
 class _Elsewhere(Daemon):
@@ -33,10 +33,7 @@ class Network:
             for number, name in enumerate(self.names):
                 self._ip("-n", name, "address", "add", f"10.77.0.{number + 1}/24", "dev", "eth0")
                 self._ip("-n", name, "address", "add", f"fe80::{number + 1}/64", "dev", "eth0", "nodad")
-                self._ip("-n", name, "link", "set", "eth0", "up")
-            for name in self.names:  # the kernel takes up to a second to say so, and UCX asks it
-                until(lambda name=name: " UP " in self._ip("-n", name, "-br", "link", "show", "eth0"),
-                      "the cable is up")
+            self.mend()
         except subprocess.CalledProcessError as error:
             self.__exit__()
             raise Skip(f"network namespaces: {error.stderr.strip()}") from None
@@ -59,6 +56,26 @@ class Network:
 
     def cut(self):
         self._ip("-n", self.names[1], "link", "set", "eth0", "down")
+
+    def mend(self):
+        for name in self.names:
+            self._ip("-n", name, "link", "set", "eth0", "up")
+        for name in self.names:  # the kernel takes up to a second to say so, and UCX asks it
+            until(lambda name=name: " UP " in self._ip("-n", name, "-br", "link", "show", "eth0"), "the cable is up")
+
+    def set_mtu(self, size):
+        for name in self.names:
+            self._ip("-n", name, "link", "set", "eth0", "mtu", str(size))
+
+    def swallow(self, side):
+        """What that side sends goes nowhere from now on, while its interface stays up. Skip: there is no tc."""
+        if not shutil.which("tc"):
+            raise Skip("a queue that lets nothing through takes the program tc")
+        result = subprocess.run(["ip", "netns", "exec", self.names[side], "tc", "qdisc", "replace", "dev", "eth0",
+                                 "root", "tbf", "rate", "8bit", "burst", "1600", "limit", "3000"],
+                                capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise Skip(f"tc: {result.stderr.strip()}")
 
     def __exit__(self, *_):
         for name in self.names:
