@@ -68,6 +68,7 @@ void gwd_group_end(gwd_group_t *group) {
     gwd_group_t **at = &server->groups;
 
     gwd_bootstrap_end(group, GW_OK, NULL);
+    gwd_group_give_back(group);
     while (*at != group)
         at = &(*at)->next;
     *at = group->next;

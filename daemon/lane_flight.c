@@ -541,17 +541,14 @@ static void plan_chunks(gwd_op_t *op) {
     op->wire_chunks = gwd_exchange_plan(x, partial_bytes > type_bytes ? bytes / partial_bytes * type_bytes : bytes);
 }
 
-/* The bucket's codec, with its residual where it keeps one. False: no memory. */
-static bool choose_codec(gwd_op_t *op) {
+/* The bucket's codec, with its residual where it keeps one. */
+static void choose_codec(gwd_op_t *op) {
     const gwd_bucket_t *bucket = op->parts[0].bucket;
-    gw_codec_t codec = bucket->desc.codec;
 
-    op->wire_codec = codec;
-    op->wire_residual = NULL;
-    if (gw_codec_pattern(codec) != GW_CODEC_SHARDED || bucket->desc.count == 0)
-        return true;
-    op->wire_residual = gwd_residual_of(op->group->wire, bucket->fingerprint, bucket->desc.count);
-    return op->wire_residual != NULL;
+    op->wire_codec = bucket->desc.codec;
+    op->wire_residual = bucket->residual;
+    if (op->wire_residual)
+        op->wire_residual->n_ops++;
 }
 
 void gwd_wire_run(gwd_op_t *op) {
@@ -561,7 +558,8 @@ void gwd_wire_run(gwd_op_t *op) {
     op->n_flights = 0;
     group->n_running++;
     plan_chunks(op);
-    if (!choose_codec(op) || (op->wire_chunks > 0 && !group->wire->flights && !gwd_flights_make(group))) {
+    choose_codec(op);
+    if (op->wire_chunks > 0 && !group->wire->flights && !gwd_flights_make(group)) {
         gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "the daemon has no memory to exchange data with other nodes");
         return;
     }

@@ -178,6 +178,43 @@ static gw_status_t do_abort(char **w, int n) {
     return gw_group_abort(get(w[1], 'g'), n > 2 ? w[2] : NULL);
 }
 
+/* save GROUP FILE: answers the size of the state */
+static gw_status_t do_save(char **w, int n) {
+    void *state;
+    size_t bytes;
+    gw_status_t status = gw_group_state_save(get(w[1], 'g'), &state, &bytes);
+    FILE *file;
+
+    (void)n;
+    if (status != GW_OK)
+        return status;
+    file = fopen(w[2], "we");
+    if (!file || fwrite(state, 1, bytes, file) != bytes || fclose(file) != 0)
+        die("cannot write", w[2]);
+    gw_group_state_free(state);
+    snprintf(extra, sizeof(extra), "%zu", bytes);
+    return GW_OK;
+}
+
+/* load GROUP FILE */
+static gw_status_t do_load(char **w, int n) {
+    FILE *file = fopen(w[2], "re");
+    long bytes = file && fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+    void *state = bytes > 0 ? malloc((size_t)bytes) : NULL;
+    gw_status_t status;
+
+    (void)n;
+    if (!state)
+        die("cannot read", w[2]);
+    rewind(file);
+    if (fread(state, 1, (size_t)bytes, file) != (size_t)bytes)
+        die("cannot read", w[2]);
+    fclose(file);
+    status = gw_group_state_load(get(w[1], 'g'), state, (size_t)bytes);
+    free(state);
+    return status;
+}
+
 static gw_status_t do_leave(char **w, int n) {
     (void)n;
     gw_group_free(get(w[1], 'g'));
@@ -281,6 +318,42 @@ static gw_status_t do_expect(char **w, int n) {
     free(wanted);
     free(got);
     snprintf(extra, sizeof(extra), "%" PRIu64, wrong);
+    return GW_OK;
+}
+
+/* noise SPAN COUNT SEED: numbers in binary32 between -1 and 1, most of them small, as gradients are */
+static gw_status_t do_noise(char **w, int n) {
+    uint64_t count = number(w[2]), bits = number(w[3]) * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    float *values = malloc(count * sizeof(*values) + 1);
+
+    (void)n;
+    if (!values)
+        die("out of memory", w[2]);
+    for (uint64_t i = 0; i < count; i++) {
+        float value;
+
+        bits = bits * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        value = (float)(bits >> 40) * 0x1p-23f - 1.0f;
+        values[i] = value * value * value;
+    }
+    memory_write(span_of(w[1]), values, count * sizeof(*values));
+    free(values);
+    return GW_OK;
+}
+
+/* digest SPAN BYTES: answers a number that other contents would not have */
+static gw_status_t do_digest(char **w, int n) {
+    uint64_t bytes = number(w[2]), digest = UINT64_C(0xcbf29ce484222325);
+    unsigned char *got = malloc(bytes + 1);
+
+    (void)n;
+    if (!got)
+        die("out of memory", w[2]);
+    memory_read(got, span_of(w[1]), bytes);
+    for (uint64_t i = 0; i < bytes; i++)
+        digest = (digest ^ got[i]) * UINT64_C(0x100000001b3);
+    free(got);
+    snprintf(extra, sizeof(extra), "%016" PRIx64, digest);
     return GW_OK;
 }
 
@@ -530,6 +603,8 @@ static const command_t commands[] = {
     {"split", 5, do_split},
     {"check", 2, do_check},
     {"abort", 2, do_abort},
+    {"save", 3, do_save},
+    {"load", 3, do_load},
     {"leave", 2, do_leave},
     {"poll", 3, do_poll},
     {"alloc", 3, do_alloc},
@@ -537,6 +612,8 @@ static const command_t commands[] = {
     {"release", 2, do_release},
     {"fill", 5, do_fill},
     {"expect", 5, do_expect},
+    {"noise", 4, do_noise},
+    {"digest", 3, do_digest},
     {"punch", 3, do_punch},
     {"scribble", 2, do_scribble},
     {"bucket", 9, do_bucket},
