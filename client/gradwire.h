@@ -221,8 +221,8 @@ GW_API gw_status_t gw_group_state_save(gw_group_t *group, void **state_out, size
 /* Frees what gw_group_state_save gave. */
 GW_API void gw_group_state_free(void *state);
 
-/* Replaces what the group has kept by a state; all ranks must load theirs before any submits again. Its buckets need
- * not be declared yet: what is loaded waits for those of the same name, type, count, layout and codec. It counts against
+/* Replaces what the group has kept by a state; each rank loads its own before it submits again. Its buckets need not be
+ * declared yet: what is loaded waits for those of the same name, type, count, layout and codec. It counts against
  * the quota of the user who made the group, while it is loaded beside what it replaces.
  * Everything is checked before anything changes. Blocking: as gw_group_state_save.
  * Errors: GW_ERR_STATE (damaged, of another version, or of ranks that were placed otherwise; the message says which), as
@@ -279,7 +279,7 @@ GW_API uint64_t gw_buffer_bytes(const gw_buffer_t *buffer);
 /* How a bucket may shrink on its way between nodes. A codec is a permission: inside a node nothing is encoded, and NONE
  * is exact. The others are for GW_ALL_REDUCE with GW_SUM or GW_AVG of f32, f16 and bf16. What FP8, INT8 and INT4 leave
  * out is kept and added to the next round of the bucket (error feedback: Seide et al. 2014, Karimireddy et al. 2019),
- * which costs the daemon 8 bytes an element at most. All ranks get the same bits. Infinities and NaNs travel unencoded. */
+ * which costs the daemon 8 bytes an element at most, until the group ends; gw_group_state_save keeps it for longer. All ranks get the same bits. Infinities and NaNs travel unencoded. */
 typedef enum gw_codec {
     GW_CODEC_NONE,
     GW_CODEC_FP16, /* 2 bytes an element; beyond 65504 the largest finite number */

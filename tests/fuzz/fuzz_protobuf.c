@@ -21,7 +21,8 @@ static const ProtobufCMessageDescriptor *const descriptors[] = {
     &gw__buffer_part__descriptor,   &gw__buffer_ready__descriptor,  &gw__buffer_release__descriptor,
     &gw__bucket_create__descriptor, &gw__bucket_layout__descriptor, &gw__bucket_ready__descriptor,
     &gw__bucket_free__descriptor,   &gw__submit__descriptor,        &gw__complete__descriptor,
-    &gw__admin_request__descriptor, &gw__admin_reply__descriptor,
+    &gw__admin_request__descriptor, &gw__admin_reply__descriptor,   &gw__group_state_save__descriptor,
+    &gw__group_state__descriptor,   &gw__group_state_load__descriptor,
 };
 
 static void fail(const char *what) {
