@@ -10,6 +10,7 @@ import shutil
 import signal
 import struct
 import tempfile
+import time
 
 from ranks import SLOW, Daemon, check, contains, equal, gw, join, main, until
 
@@ -260,6 +261,19 @@ def clients_that_give_no_proper_memfd_are_refused():
         _give_back(daemons)
 
 
+def trainers_that_die_while_states_are_copied_leave_nothing():
+    with _folder() as file, _nodes() as daemons:
+        for what, wait_s in (("save", 0), ("load", 0), ("save", 0.01), ("load", 0.01)):
+            ranks = _prepared(daemons)
+            _save(ranks, file)
+            for number, rank in enumerate(ranks):
+                rank.send(f"{what} g {file(number)}")
+            time.sleep(wait_s)
+            for rank in ranks:
+                rank.kill()
+            _give_back(daemons)
+
+
 # ---- quota ---------------------------------------------------------------------------------------------------
 
 
@@ -294,6 +308,32 @@ def a_group_without_room_for_chunks_is_told_at_the_first_bucket():
         rank.ok("alloc b 4096")
         rank.expect("GW_ERR_QUOTA", "bucket k g all_reduce f32 sum 1024 b:0 b:0", "'k'", "wire.window", "wire.chunk_bytes",
                     "limits.buffer_bytes_per_uid is 4194304")
+        _give_back(daemons)
+
+
+def a_group_keeps_residuals_of_so_many_buckets():
+    """Freed ones included; those that it has can be declared again."""
+    with _nodes() as daemons:
+        client, peer = gw.Client(daemons[0].socket, timeout=10 * SLOW), gw.Client(daemons[1].socket)
+        group, _ = gw.join([client, peer])
+        buffer = client.buffer(4096)
+
+        def declare(number):
+            return group.bucket(f"b{number}", buffer, count=1, codec=5)
+
+        buckets = [declare(number) for number in range(4096)]
+        group.free_bucket(buckets[7])
+        equal(daemons[0].admin_json("status")["residual_bytes"], 4096 * 4096, "bytes of residuals")
+        declare(7)
+        try:
+            declare(4096)
+        except gw.Refused as error:
+            equal(error.status, "GW_ERR_QUOTA", "what one bucket too many gets")
+            contains(error.text, "'b4096'", "4096 buckets already", "make a new group")
+        else:
+            raise AssertionError("one bucket too many is taken")
+        client.close()
+        peer.close()
         _give_back(daemons)
 
 
