@@ -79,7 +79,7 @@ typedef struct gwd_member {
     bool leaving;
     bool released;                   /* it goes with the end of its job */
     struct gwd_state_job *state_job; /* its state is being saved or loaded; else NULL */
-    uint32_t split_request; /* 0: none */
+    uint32_t split_request;          /* 0: none */
     int32_t color, key;
 } gwd_member_t;
 

@@ -28,8 +28,8 @@ struct gwd_state_job {
     uint32_t request;
     int fd; /* the client's memfd */
     bool is_load, held;
-    uint64_t bytes;   /* of the state */
-    uint64_t charged; /* for what is being read */
+    uint64_t bytes;       /* of the state */
+    uint64_t charged;     /* for what is being read */
     gwd_residual_t *list; /* of a load: what was read, then what it replaces; else the group's */
     gwd_placement_t placement;
     gw_status_t status;
@@ -221,8 +221,8 @@ static void work(uv_work_t *work_) {
     if (job->status != GW_OK)
         return;
     if (job->is_load) {
-        job->status = gwd_state_read(memory.address, job->bytes, &job->placement, &job->list, job->text,
-                                     sizeof(job->text));
+        job->status =
+            gwd_state_read(memory.address, job->bytes, &job->placement, &job->list, job->text, sizeof(job->text));
     } else {
         job->status = seal(job);
         if (job->status == GW_OK)
@@ -272,10 +272,11 @@ static void end_load(job_t *job) {
         n += !gwd_residual_find(group->residuals, r->fingerprint, r->count);
     }
     if (job->status == GW_OK && n > GWD_RESIDUALS_MAX) {
-        snprintf(job->text, sizeof(job->text),
-                 "the group would keep what codecs left out of %u buckets, at most %d: load the state before buckets are "
-                 "declared",
-                 n, GWD_RESIDUALS_MAX);
+        snprintf(
+            job->text, sizeof(job->text),
+            "the group would keep what codecs left out of %u buckets, at most %d: load the state before buckets are "
+            "declared",
+            n, GWD_RESIDUALS_MAX);
         job->status = GW_ERR_QUOTA;
     }
     if (job->status == GW_OK)

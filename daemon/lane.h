@@ -88,8 +88,8 @@ typedef enum gwd_command_kind {
                                   answer RELEASED when its memory is not used any more */
     GWD_COMMAND_HOLD,          /* begin no operation between nodes until GO_ON; answer HELD with the cookie */
     GWD_COMMAND_GO_ON,
-    GWD_COMMAND_FAIL,          /* fail the group with `status` and `text` (malloc, taken over) */
-    GWD_COMMAND_STOP,          /* end the thread; no group is left */
+    GWD_COMMAND_FAIL, /* fail the group with `status` and `text` (malloc, taken over) */
+    GWD_COMMAND_STOP, /* end the thread; no group is left */
 } gwd_command_kind_t;
 
 typedef struct gwd_command {

@@ -61,9 +61,10 @@ static gw_status_t compare(const gwd_placement_t *state, const gwd_placement_t *
     if (!same) {
         describe(state, saved, sizeof(saved));
         describe(group, wanted, sizeof(wanted));
-        snprintf(text, text_bytes,
-                 "this state is of %s, and the group has %s: start the ranks on nodes as they were, or go on without it",
-                 saved, wanted);
+        snprintf(
+            text, text_bytes,
+            "this state is of %s, and the group has %s: start the ranks on nodes as they were, or go on without it",
+            saved, wanted);
         return GW_ERR_STATE;
     }
     if (state->rank != group->rank) {
@@ -72,10 +73,11 @@ static gw_status_t compare(const gwd_placement_t *state, const gwd_placement_t *
         return GW_ERR_STATE;
     }
     if (state->chunk_bytes != group->chunk_bytes) {
-        snprintf(text, text_bytes,
-                 "this state was saved with wire.chunk_bytes %llu, and the daemon has %llu: set it to what it was on all "
-                 "nodes",
-                 (unsigned long long)state->chunk_bytes, (unsigned long long)group->chunk_bytes);
+        snprintf(
+            text, text_bytes,
+            "this state was saved with wire.chunk_bytes %llu, and the daemon has %llu: set it to what it was on all "
+            "nodes",
+            (unsigned long long)state->chunk_bytes, (unsigned long long)group->chunk_bytes);
         return GW_ERR_STATE;
     }
     return GW_OK;
@@ -198,8 +200,10 @@ static gw_status_t read_head(reader_t *r, uint64_t bytes, char *text, size_t tex
         return GW_ERR_STATE;
     }
     if (head->bytes != bytes) {
-        snprintf(text, text_bytes, "the state is cut or damaged: it has %llu bytes, and says %llu: load another copy, or "
-                 "go on without it", (unsigned long long)bytes, (unsigned long long)head->bytes);
+        snprintf(text, text_bytes,
+                 "the state is cut or damaged: it has %llu bytes, and says %llu: load another copy, or "
+                 "go on without it",
+                 (unsigned long long)bytes, (unsigned long long)head->bytes);
         return GW_ERR_STATE;
     }
     if (head->nranks == 0 || head->nranks > RANKS_MAX || head->n_residuals > GWD_RESIDUALS_MAX || head->reserved != 0 ||

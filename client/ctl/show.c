@@ -136,8 +136,9 @@ int gwctl_buffers(const gwctl_options_t *options, const char *const *arguments, 
 }
 
 int gwctl_buckets(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments) {
-    static const char *const headers[] = {">GROUP", ">RANK", ">BUCKET",   "NAME",      "COLLECTIVE", "TYPE",       "OP",
-                                          ">COUNT", "CODEC", ">PRIORITY", ">MATRICES", ">RESIDUAL", ">ROUNDS", ">LAST ROUND"};
+    static const char *const headers[] = {">GROUP",    ">RANK",     ">BUCKET", "NAME",       "COLLECTIVE",
+                                          "TYPE",      "OP",        ">COUNT",  "CODEC",      ">PRIORITY",
+                                          ">MATRICES", ">RESIDUAL", ">ROUNDS", ">LAST ROUND"};
     cJSON *buckets;
     const cJSON *bucket;
     gwctl_table_t table;

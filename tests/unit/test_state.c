@@ -33,7 +33,8 @@ static unsigned char *write_state(const gwd_placement_t *where, const gwd_residu
     return state;
 }
 
-static gw_status_t read_state(const unsigned char *state, uint64_t bytes, const gwd_placement_t *where, const char *said) {
+static gw_status_t read_state(const unsigned char *state, uint64_t bytes, const gwd_placement_t *where,
+                              const char *said) {
     gwd_residual_t *list = NULL;
     char text[512] = "";
     gw_status_t status = gwd_state_read(state, bytes, where, &list, text, sizeof(text));
@@ -94,7 +95,9 @@ static void other_placements_are_named(void) {
     unsigned char *state = write_state(&placement, NULL, &bytes);
 
     other.node_of = turned;
-    CU_ASSERT_EQUAL(read_state(state, bytes, &other, "4 ranks on 2 nodes (0 1 0 1), and the group has 4 ranks on 2 nodes (0 0 1 1)"), GW_ERR_STATE);
+    CU_ASSERT_EQUAL(read_state(state, bytes, &other,
+                               "4 ranks on 2 nodes (0 1 0 1), and the group has 4 ranks on 2 nodes (0 0 1 1)"),
+                    GW_ERR_STATE);
     other = (gwd_placement_t){.nranks = 4, .n_nodes = 1, .rank = 1};
     CU_ASSERT_EQUAL(read_state(state, bytes, &other, "the group has 4 ranks on 1 node (0 0 0 0)"), GW_ERR_STATE);
     other = placement;
@@ -105,7 +108,8 @@ static void other_placements_are_named(void) {
     CU_ASSERT_EQUAL(read_state(state, bytes, &other, "of rank 1, and was given to rank 3"), GW_ERR_STATE);
     other = placement;
     other.chunk_bytes = 65536;
-    CU_ASSERT_EQUAL(read_state(state, bytes, &other, "wire.chunk_bytes 1048576, and the daemon has 65536"), GW_ERR_STATE);
+    CU_ASSERT_EQUAL(read_state(state, bytes, &other, "wire.chunk_bytes 1048576, and the daemon has 65536"),
+                    GW_ERR_STATE);
     free(state);
 }
 
@@ -178,7 +182,8 @@ static void residuals_are_found_exchanged_and_cleared(void) {
     CU_ASSERT_PTR_EQUAL(second, list->next);
     CU_ASSERT_PTR_NULL(gwd_residual_find(list, 8, 5));
     gwd_residual_swap(second, other);
-    CU_ASSERT(second->parts[0] == 9.0f && second->results[0] == 14.0f && second->n_ops == 90 && second->fingerprint == 7);
+    CU_ASSERT(second->parts[0] == 9.0f && second->results[0] == 14.0f && second->n_ops == 90 &&
+              second->fingerprint == 7);
     CU_ASSERT(other->parts[0] == 7.0f && other->n_ops == 70);
     gwd_residual_clear(second);
     CU_ASSERT(second->parts[0] == 0.0f && second->results[4] == 0.0f && second->n_ops == 0);
