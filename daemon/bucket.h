@@ -45,7 +45,7 @@ typedef struct gwd_bucket {
     uint64_t bytes;                               /* of the larger span: what the plan looks at */
     uint64_t fingerprint;
     struct gwd_wire_blocks *wire_blocks; /* that its chunks go through, of a device's in a group on several nodes */
-    struct gwd_residual *residual; /* the group's, where its codec leaves something; else NULL */
+    struct gwd_residual *residual;       /* the group's, where its codec leaves something; else NULL */
     struct {
         bool detaching;     /* the loop wants it back when its last operation has ended */
         uint64_t cookie;    /* what to answer it with */

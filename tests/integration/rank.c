@@ -22,6 +22,8 @@
 
 #include "client/group.h"
 #include "memory.h"
+#include "state_file.h"
+#include "values.h"
 #include "words.h"
 
 enum { WORDS_MAX = 64, ITEMS_MAX = 512 };
@@ -180,39 +182,19 @@ static gw_status_t do_abort(char **w, int n) {
 
 /* save GROUP FILE: answers the size of the state */
 static gw_status_t do_save(char **w, int n) {
-    void *state;
-    size_t bytes;
-    gw_status_t status = gw_group_state_save(get(w[1], 'g'), &state, &bytes);
-    FILE *file;
+    size_t bytes = 0;
+    gw_status_t status = state_to_file(get(w[1], 'g'), w[2], &bytes);
 
     (void)n;
-    if (status != GW_OK)
-        return status;
-    file = fopen(w[2], "we");
-    if (!file || fwrite(state, 1, bytes, file) != bytes || fclose(file) != 0)
-        die("cannot write", w[2]);
-    gw_group_state_free(state);
-    snprintf(extra, sizeof(extra), "%zu", bytes);
-    return GW_OK;
+    if (status == GW_OK)
+        snprintf(extra, sizeof(extra), "%zu", bytes);
+    return status;
 }
 
 /* load GROUP FILE */
 static gw_status_t do_load(char **w, int n) {
-    FILE *file = fopen(w[2], "re");
-    long bytes = file && fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
-    void *state = bytes > 0 ? malloc((size_t)bytes) : NULL;
-    gw_status_t status;
-
     (void)n;
-    if (!state)
-        die("cannot read", w[2]);
-    rewind(file);
-    if (fread(state, 1, (size_t)bytes, file) != (size_t)bytes)
-        die("cannot read", w[2]);
-    fclose(file);
-    status = gw_group_state_load(get(w[1], 'g'), state, (size_t)bytes);
-    free(state);
-    return status;
+    return state_from_file(get(w[1], 'g'), w[2]);
 }
 
 static gw_status_t do_leave(char **w, int n) {
@@ -267,32 +249,9 @@ static gw_status_t do_release(char **w, int n) {
     return status;
 }
 
-/* Unaligned memory is as good as any to a caller who registers it. */
-static void store(unsigned char *at, gw_type_t type, double value) {
-    const float f32 = (float)value;
-    const int64_t i64 = (int64_t)value;
-
-    if (type == GW_F32)
-        memcpy(at, &f32, sizeof(f32));
-    else if (type == GW_F64)
-        memcpy(at, &value, sizeof(value));
-    else
-        memcpy(at, &i64, gw_type_bytes(type));
-}
-
 /* What the two commands below are about. */
 static unsigned char *values_of(char **w, int n, uint64_t *bytes_out) {
-    gw_type_t type = type_of(w[2]);
-    uint64_t count = number(w[3]);
-    double value = strtod(w[4], NULL), step = n > 5 ? strtod(w[5], NULL) : 0;
-    unsigned char *values = malloc(count * 8 + 1);
-
-    if (!values)
-        die("out of memory", w[3]);
-    for (uint64_t i = 0; i < count; i++)
-        store(values + i * gw_type_bytes(type), type, value + (double)i * step);
-    *bytes_out = count * gw_type_bytes(type);
-    return values;
+    return values_new(type_of(w[2]), number(w[3]), strtod(w[4], NULL), n > 5 ? strtod(w[5], NULL) : 0, bytes_out);
 }
 
 /* fill SPAN TYPE COUNT VALUE [STEP] */
@@ -323,37 +282,26 @@ static gw_status_t do_expect(char **w, int n) {
 
 /* noise SPAN COUNT SEED: numbers in binary32 between -1 and 1, most of them small, as gradients are */
 static gw_status_t do_noise(char **w, int n) {
-    uint64_t count = number(w[2]), bits = number(w[3]) * UINT64_C(0x9e3779b97f4a7c15) + 1;
-    float *values = malloc(count * sizeof(*values) + 1);
+    uint64_t bytes;
+    unsigned char *values = values_noise(number(w[2]), number(w[3]), &bytes);
 
     (void)n;
-    if (!values)
-        die("out of memory", w[2]);
-    for (uint64_t i = 0; i < count; i++) {
-        float value;
-
-        bits = bits * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        value = (float)(bits >> 40) * 0x1p-23f - 1.0f;
-        values[i] = value * value * value;
-    }
-    memory_write(span_of(w[1]), values, count * sizeof(*values));
+    memory_write(span_of(w[1]), values, bytes);
     free(values);
     return GW_OK;
 }
 
 /* digest SPAN BYTES: answers a number that other contents would not have */
 static gw_status_t do_digest(char **w, int n) {
-    uint64_t bytes = number(w[2]), digest = UINT64_C(0xcbf29ce484222325);
+    uint64_t bytes = number(w[2]);
     unsigned char *got = malloc(bytes + 1);
 
     (void)n;
     if (!got)
         die("out of memory", w[2]);
     memory_read(got, span_of(w[1]), bytes);
-    for (uint64_t i = 0; i < bytes; i++)
-        digest = (digest ^ got[i]) * UINT64_C(0x100000001b3);
+    snprintf(extra, sizeof(extra), "%016" PRIx64, values_digest(got, bytes));
     free(got);
-    snprintf(extra, sizeof(extra), "%016" PRIx64, digest);
     return GW_OK;
 }
 
