@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "child.h"
 #include "client/group.h"
 #include "memory.h"
 #include "state_file.h"
@@ -484,26 +485,6 @@ static gw_status_t do_fds(char **w, int n) {
     return GW_OK;
 }
 
-/* What a child sees of what its parent made; it stays alive, and so do the sockets it was born with. */
-static void be_child(gw_group_t *group, gw_bucket_t *bucket, int out) {
-    gw_unique_id_t id;
-    gw_buffer_t *buffer;
-    gw_context_t *own;
-    gw_op_t op;
-    char text[512];
-    int used =
-        snprintf(text, sizeof(text), "%d %s %s %s %s", (int)getpid(), gw_status_name(gw_group_check(group, NULL)),
-                 gw_status_name(gw_submit(bucket, NULL, &op)), gw_status_name(gw_get_unique_id(context, &id)),
-                 gw_status_name(gw_buffer_alloc(context, 4096, &buffer)));
-
-    used += snprintf(text + used, sizeof(text) - (size_t)used, " %s", gw_status_name(gw_connect(NULL, &own)));
-    if (write(out, text, (size_t)used) != used)
-        _exit(1);
-    close(out);
-    for (;;)
-        pause();
-}
-
 /* fork GROUP BUCKET: answers the child's pid and the statuses it got */
 static gw_status_t do_fork(char **w, int n) {
     int fds[2];
@@ -515,7 +496,7 @@ static gw_status_t do_fork(char **w, int n) {
     if (pipe(fds) != 0 || (child = fork()) < 0)
         die("fork", strerror(errno));
     if (child == 0)
-        be_child(get(w[1], 'g'), get(w[2], 'k'), fds[1]);
+        be_child(context, get(w[1], 'g'), get(w[2], 'k'), fds[1]);
     close(fds[1]);
     got = read(fds[0], extra, sizeof(extra) - 1);
     extra[got > 0 ? got : 0] = 0;
