@@ -96,16 +96,6 @@ static unsigned char *span_of(const char *word) {
     return (unsigned char *)gw_buffer_data(get(name, 'b')) + (colon ? number(colon + 1) : 0);
 }
 
-/* One line, whatever the message has in it. */
-static const char *one_line(const char *text) {
-    static char line[1024];
-
-    snprintf(line, sizeof(line), "%s", text);
-    for (char *at = line; *at; at++)
-        *at = *at >= ' ' && *at <= '~' ? *at : '?';
-    return line;
-}
-
 /* ---- connection and groups ---------------------------------------------------------------------- */
 
 static gw_status_t do_connect(char **w, int n) {

@@ -49,3 +49,12 @@ gw_codec_t codec_of(const char *word) {
     static const char *const names[] = {"none", "fp16", "bf16", "fp8", "int8", "int4"};
     return (gw_codec_t)place(names, 6, word);
 }
+
+const char *one_line(const char *text) {
+    static char line[1024];
+
+    snprintf(line, sizeof(line), "%s", text);
+    for (char *at = line; *at; at++)
+        *at = *at >= ' ' && *at <= '~' ? *at : '?';
+    return line;
+}
