@@ -24,30 +24,29 @@ static bool fits_in_host(size_t bytes) {
     return sysinfo(&info) != 0 || bytes / info.mem_unit <= (uint64_t)info.totalram + info.totalswap;
 }
 
-/* A sealed memfd without holes. */
-static gw_status_t make_memfd(size_t bytes, int *fd_out) {
+gw_status_t gw_arena_memfd(size_t bytes, int seals, int *fd_out) {
     gw_status_t status;
     int fd;
     int result;
 
     if (!fits_in_host(bytes))
-        return gw_fail(GW_ERR_NO_MEMORY, "a buffer of %zu bytes is larger than the memory of this host", bytes);
+        return gw_fail(GW_ERR_NO_MEMORY, "%zu bytes to share are more than the memory of this host", bytes);
     fd = memfd_create("gradwire-buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return gw_fail_errno("memfd_create");
     if (ftruncate(fd, (off_t)bytes) < 0) {
-        status = gw_fail_errno("ftruncate of the buffer's memfd");
+        status = gw_fail_errno("ftruncate of a memfd");
         goto err_fd;
     }
     do {
         result = fallocate(fd, 0, 0, (off_t)bytes);
     } while (result < 0 && errno == EINTR);
     if (result < 0) {
-        status = gw_fail_errno("fallocate of the buffer's memfd");
+        status = gw_fail_errno("fallocate of a memfd");
         goto err_fd;
     }
-    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
-        status = gw_fail_errno("sealing the buffer's memfd");
+    if (fcntl(fd, F_ADD_SEALS, seals) < 0) {
+        status = gw_fail_errno("sealing a memfd");
         goto err_fd;
     }
     *fd_out = fd;
@@ -126,7 +125,7 @@ gw_status_t gw_arena_make(gw_context_t *context, uint64_t bytes, const gw_arena_
     gw_part_t part = {.kind = GW__HANDLE_KIND__HANDLE_MEMFD, .bytes = arena.bytes};
     char refusal[GW_WHY_BYTES];
 
-    gw_status_t status = make_memfd(arena.bytes, &part.fd);
+    gw_status_t status = gw_arena_memfd(arena.bytes, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, &part.fd);
     if (status != GW_OK)
         return status;
     status = map_memfd(part.fd, arena.bytes, &arena.shared);

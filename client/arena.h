@@ -28,6 +28,9 @@ typedef struct gw_arena_use {
 /* How many bytes whole pages for these have. */
 uint64_t gw_arena_round(uint64_t bytes);
 
+/* A memfd of `bytes` without holes and with the seals. */
+gw_status_t gw_arena_memfd(size_t bytes, int seals, int *fd_out);
+
 /* Makes an arena of at least `bytes` and gives it to the daemon. */
 gw_status_t gw_arena_make(gw_context_t *context, uint64_t bytes, const gw_arena_use_t *use, gw_arena_t *arena_out);
 

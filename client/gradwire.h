@@ -236,6 +236,29 @@ GW_API int gw_group_size(const gw_group_t *group);
  * Ownership: the group's; do not read, write or close it. */
 GW_API gw_status_t gw_group_fd(gw_group_t *group, int *fd_out);
 
+/* What a rank must keep so that training in new processes, with new daemons, goes on bit for bit where it was: what
+ * lossy codecs left out between nodes so far. Every rank saves and loads its own; the lowest rank of each node carries
+ * the node's part, about 8 bytes an element of all buckets with such codecs, and the others' states are small. So are
+ * those of a group on one node, or without such codecs. A state fits groups of the same number of ranks, on nodes in
+ * the same way, and daemons with the same wire.chunk_bytes.
+ * Save when this rank has waited for all that it has submitted; operations that are submitted meanwhile wait.
+ * Ownership: end it with gw_group_state_free.
+ * Blocking: until it is copied, twice, and its checksum made.
+ * Errors: GW_ERR_BUSY (an operation is under way), the group's status if it has failed, GW_ERR_QUOTA, GW_ERR_FD_LIMIT,
+ * GW_ERR_NO_MEMORY, GW_ERR_DAEMON_GONE. */
+GW_API gw_status_t gw_group_state_save(gw_group_t *group, void **state_out, size_t *bytes_out);
+
+/* Frees what gw_group_state_save gave. */
+GW_API void gw_group_state_free(void *state);
+
+/* Replaces what the group has kept by a state; each rank loads its own before it submits again. Its buckets need not be
+ * declared yet: what is loaded waits for those of the same name, type, count, layout and codec. It counts against
+ * the quota of the user who made the group, while it is loaded beside what it replaces.
+ * Everything is checked before anything changes. Blocking: as gw_group_state_save.
+ * Errors: GW_ERR_STATE (damaged, of another version, or of ranks that were placed otherwise; the message says which), as
+ * gw_group_state_save. */
+GW_API gw_status_t gw_group_state_load(gw_group_t *group, const void *state, size_t bytes);
+
 /* ---- memory --------------------------------------------------------------------------------------- */
 
 /* Allocates zeroed memory that trainer and daemon share (a sealed memfd): nothing is ever copied.
@@ -287,7 +310,8 @@ GW_API uint64_t gw_buffer_bytes(const gw_buffer_t *buffer);
  * is exact. DEFAULT leaves it to the group (gw_group_config_t, else the daemon's wire.codec), whose codec is used where
  * it can be: others than NONE are for GW_ALL_REDUCE with GW_SUM or GW_AVG of f32, f16 and bf16. What FP8, INT8 and INT4 leave
  * out is kept and added to the next round of the bucket (error feedback: Seide et al. 2014, Karimireddy et al. 2019),
- * which costs the daemon 8 bytes an element at most; `no_error_feedback` of a bucket turns that off. All ranks get the same bits. Infinities and NaNs travel unencoded. */
+ * which costs the daemon 8 bytes an element at most, until the group ends; gw_group_state_save keeps it for longer, and
+ * `no_error_feedback` of a bucket turns it off. All ranks get the same bits. Infinities and NaNs travel unencoded. */
 typedef enum gw_codec {
     GW_CODEC_DEFAULT,
     GW_CODEC_NONE,

@@ -57,19 +57,26 @@ static uint64_t resident_bytes(uint64_t *shared_out) {
     return resident * page;
 }
 
+/* Users are charged for buffers, and for what groups on several nodes keep, by one quota. */
 static void add_totals(cJSON *json, const gwd_server_t *server) {
-    uint64_t buffers = 0, bytes = 0, buckets = 0;
+    uint64_t buffers = 0, bytes = 0, buckets = 0, residuals = 0, flights = 0;
 
     for (const gwd_user_t *user = server->quota.users; user; user = user->next) {
         buffers += user->used[GWD_QUOTA_BUFFERS];
         bytes += user->used[GWD_QUOTA_BUFFER_BYTES];
         buckets += user->used[GWD_QUOTA_BUCKETS];
     }
+    for (const gwd_group_t *group = server->groups; group; group = group->next) {
+        residuals += gwd_group_residual_bytes(group);
+        flights += group->flight_bytes;
+    }
     number(json, "clients", server->n_sessions);
     number(json, "groups", server->n_groups);
     number(json, "buffers", buffers);
-    number(json, "buffer_bytes", bytes);
+    number(json, "buffer_bytes", bytes - residuals - flights);
     number(json, "buckets", buckets);
+    number(json, "residual_bytes", residuals);
+    number(json, "flight_bytes", flights);
 }
 
 /* Of one device. */
@@ -384,6 +391,7 @@ static void add_bucket(void *item, void *context) {
     cJSON_AddStringToObject(json, "codec", gw_codec_name(bucket->codec));
     cJSON_AddStringToObject(json, "codec_asked", gw_codec_name(bucket->desc.codec));
     cJSON_AddNumberToObject(json, "priority", bucket->desc.priority);
+    number(json, "residual_bytes", bucket->residual ? gwd_residual_bytes(bucket->desc.count) : 0);
     number(json, "matrices", bucket->desc.n_matrices);
     number(json, "rounds", atomic_load_explicit(&bucket->rounds, memory_order_relaxed));
     cJSON_AddNumberToObject(json, "last_us",

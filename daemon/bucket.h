@@ -17,6 +17,7 @@
 
 struct gwd_buffer;
 struct gwd_device;
+struct gwd_residual;
 
 /* What a request says, with buffers resolved; buffers NULL where the rank uses none. */
 typedef struct gwd_bucket_desc {
@@ -46,6 +47,7 @@ typedef struct gwd_bucket {
     uint64_t fingerprint;
     gw_codec_t codec;                    /* between nodes: the one that is used */
     struct gwd_wire_blocks *wire_blocks; /* that its chunks go through, of a device's in a group on several nodes */
+    struct gwd_residual *residual;       /* the group's, where its codec leaves something; else NULL */
     struct {
         bool detaching;     /* the loop wants it back when its last operation has ended */
         uint64_t cookie;    /* what to answer it with */

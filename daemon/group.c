@@ -70,6 +70,7 @@ void gwd_group_end(gwd_group_t *group) {
 
     gwd_bootstrap_end(group, GW_OK, NULL);
     gwd_group_free_split(group);
+    gwd_group_give_back(group);
     while (*at != group)
         at = &(*at)->next;
     *at = group->next;

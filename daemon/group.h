@@ -17,6 +17,7 @@
 
 #include "bucket.h"
 #include "lane.h"
+#include "residual.h"
 #include "session.h"
 
 typedef enum gwd_group_state {
@@ -56,6 +57,9 @@ typedef struct gwd_group {
     gwd_codec_asker_t codec_asker;
     bool awaits_speed; /* of this machine's cores: measure.c */
     gwd_plan_t plan;
+    gwd_residual_t *residuals; /* of this node; only in a group on several */
+    uint32_t n_residuals;
+    uint64_t flight_bytes;          /* charged for chunks under way between nodes; 0: no bucket needs them yet */
     gwd_group_counters_t *counters; /* once active */
     gw_status_t status;             /* once active; before, that it cannot come together, which all ranks are to hear */
     char message[GWD_TEXT_BYTES];
@@ -84,7 +88,9 @@ typedef struct gwd_member {
     gwd_table_t buckets;                 /* gwd_bucket_t */
     struct gwd_wire_blocks *wire_blocks; /* one for each device that its buckets are on, in a group on several nodes */
     bool leaving;
-    uint32_t split_request; /* 0: none */
+    bool released;                   /* it goes with the end of its job */
+    struct gwd_state_job *state_job; /* its state is being saved or loaded; else NULL */
+    uint32_t split_request;          /* 0: none */
 } gwd_member_t;
 
 /* Why a member leaves: the status and words that the others hear. */
@@ -201,6 +207,30 @@ void gwd_member_end_buffer(gwd_session_t *session, gwd_buffer_t *buffer, uint32_
 
 /* What a lane says: to be called for each of its events. */
 void gwd_group_event(struct gwd_server *server, const gwd_event_t *event);
+
+/* ---- group_state.c ------------------------------------------------------------------------------ */
+
+/* Makes and charges what operations of the bucket need beside buffers, and gives it its residual, so that none of them
+ * can fail for want of that. To the user who made the group, until the group ends. Errors, with text: GW_ERR_QUOTA,
+ * GW_ERR_NO_MEMORY. */
+gw_status_t gwd_group_reserve(gwd_group_t *group, gwd_bucket_t *bucket, char *text, size_t text_bytes);
+uint64_t gwd_group_residual_bytes(const gwd_group_t *group);
+void gwd_group_give_back(gwd_group_t *group);
+
+/* Writes the rank's state to the memfd, which is taken over (and set to -1), and answers with its size; without a memfd,
+ * or with one that is too small, the size is all there is. Errors, with text: the status of a group that has failed,
+ * GW_ERR_BUSY, GW_ERR_QUOTA, GW_ERR_NO_MEMORY. */
+gw_status_t gwd_group_state_save(gwd_member_t *member, uint32_t request, int *fd, char *text, size_t text_bytes);
+
+/* Reads a state of so many bytes from the memfd, which is taken over (and set to -1). Errors: as above. */
+gw_status_t gwd_group_state_load(gwd_member_t *member, uint32_t request, int *fd, uint64_t bytes, char *text,
+                                 size_t text_bytes);
+
+/* The lane's answer to GWD_COMMAND_HOLD. */
+void gwd_group_state_held(const gwd_event_t *event);
+
+/* member.c: its job has ended. */
+void gwd_member_state_ended(gwd_member_t *member);
 
 /* cycle.c: fails groups that wait for each other in opposite order, once that has stood for deadline.cycle_ms; looks
  * for circles that hold `start`. */

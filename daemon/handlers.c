@@ -144,6 +144,31 @@ static void on_group_leave(session_t *session, gw_frame_t *frame, const Protobuf
         gwd_member_leave(member, frame->header.request, &reason);
 }
 
+static void on_group_state_save(session_t *session, gw_frame_t *frame, const ProtobufCMessage *body) {
+    gwd_member_t *member = member_of(session, frame->header.request, ((const Gw__GroupStateSave *)body)->group);
+    char text[GWD_TEXT_BYTES];
+    gw_status_t status;
+
+    if (!member)
+        return;
+    status = gwd_group_state_save(member, frame->header.request, &frame->fds[0], text, sizeof(text));
+    if (status != GW_OK)
+        gwd_session_error(session, frame->header.request, status, "%s", text);
+}
+
+static void on_group_state_load(session_t *session, gw_frame_t *frame, const ProtobufCMessage *body) {
+    const Gw__GroupStateLoad *load = (const Gw__GroupStateLoad *)body;
+    gwd_member_t *member = member_of(session, frame->header.request, load->group);
+    char text[GWD_TEXT_BYTES];
+    gw_status_t status;
+
+    if (!member)
+        return;
+    status = gwd_group_state_load(member, frame->header.request, &frame->fds[0], load->bytes, text, sizeof(text));
+    if (status != GW_OK)
+        gwd_session_error(session, frame->header.request, status, "%s", text);
+}
+
 /* ---- buffers ------------------------------------------------------------------------------------ */
 
 static void on_buffer_create(session_t *session, gw_frame_t *frame, const ProtobufCMessage *body) {
@@ -389,6 +414,8 @@ static const handler_t handlers[] = {
     [GW_MSG_BUCKET_CREATE] = {&gw__bucket_create__descriptor, GWD_ROLE_CLIENT, 0, on_bucket_create},
     [GW_MSG_BUCKET_LAYOUT] = {&gw__bucket_layout__descriptor, GWD_ROLE_CLIENT, 0, on_bucket_layout},
     [GW_MSG_BUCKET_FREE] = {&gw__bucket_free__descriptor, GWD_ROLE_CLIENT, 0, on_bucket_free},
+    [GW_MSG_GROUP_STATE_SAVE] = {&gw__group_state_save__descriptor, GWD_ROLE_CLIENT, 1, on_group_state_save},
+    [GW_MSG_GROUP_STATE_LOAD] = {&gw__group_state_load__descriptor, GWD_ROLE_CLIENT, 1, on_group_state_load},
     [GW_MSG_ADMIN_REQUEST] = {&gw__admin_request__descriptor, GWD_ROLE_ADMIN, 0, on_admin_request},
 };
 

@@ -68,6 +68,13 @@ static void answer(gwd_lane_t *lane, gwd_event_kind_t kind, const gwd_command_t 
     gwd_lane_event(lane, &event);
 }
 
+static void hold(gwd_lane_t *lane, gwd_lane_group_t *group, const gwd_command_t *command) {
+    gwd_event_t event = {.kind = GWD_EVENT_HELD, .group = command->group, .cookie = command->cookie};
+
+    event.status = group && group->wire ? gwd_lane_wire_hold(group) : GW_ERR_RANK_LEFT;
+    gwd_lane_event(lane, &event);
+}
+
 static void take_command(gwd_lane_t *lane, const gwd_command_t *command) {
     gwd_lane_group_t *group = gwd_lane_group_find(lane, command->group);
 
@@ -90,6 +97,13 @@ static void take_command(gwd_lane_t *lane, const gwd_command_t *command) {
             gwd_lane_group_leave(group, command);
         else
             answer(lane, GWD_EVENT_RELEASED, command);
+        break;
+    case GWD_COMMAND_HOLD:
+        hold(lane, group, command);
+        break;
+    case GWD_COMMAND_GO_ON:
+        if (group)
+            gwd_lane_wire_go_on(group);
         break;
     case GWD_COMMAND_FAIL:
         if (group)

@@ -96,11 +96,13 @@ typedef enum gwd_command_kind {
     GWD_COMMAND_BUCKET_DETACH, /* answer DETACHED when the bucket has no operation any more */
     GWD_COMMAND_RANK_LEAVE,    /* the rank is gone: `status` and `text` are what the others hear if they need it;
                                   answer RELEASED when its memory is not used any more */
-    GWD_COMMAND_FAIL,          /* fail the group with `status` and `text` (malloc, taken over) */
-    GWD_COMMAND_PROBE,         /* measure the wire; answer PROBED */
-    GWD_COMMAND_TELL,          /* tell `node`, or GWD_ALL_NODES, `data` (malloc, taken over) of `bytes`, at most
+    GWD_COMMAND_HOLD,          /* begin no operation between nodes until GO_ON; answer HELD with the cookie */
+    GWD_COMMAND_GO_ON,
+    GWD_COMMAND_FAIL,  /* fail the group with `status` and `text` (malloc, taken over) */
+    GWD_COMMAND_PROBE, /* measure the wire; answer PROBED */
+    GWD_COMMAND_TELL,  /* tell `node`, or GWD_ALL_NODES, `data` (malloc, taken over) of `bytes`, at most
                                   GWD_TELL_MAX; dropped if the group has failed or ended */
-    GWD_COMMAND_STOP,          /* end the thread; no group is left */
+    GWD_COMMAND_STOP,  /* end the thread; no group is left */
 } gwd_command_kind_t;
 
 typedef struct gwd_command {
@@ -128,6 +130,8 @@ typedef struct gwd_waiter {
 typedef enum gwd_event_kind {
     GWD_EVENT_DETACHED,  /* of a bucket; cookie */
     GWD_EVENT_RELEASED,  /* of a rank; cookie. After the last rank's the group is gone from the lane */
+    GWD_EVENT_HELD,      /* what HOLD asked for; else why not: the status of a group that has failed, GW_ERR_BUSY when
+                            an operation is under way, GW_ERR_RANK_LEFT when the group has ended; cookie */
     GWD_EVENT_FAILED,    /* the group has failed: status and text (malloc, taken over) */
     GWD_EVENT_PROBED,    /* what a group's wire can do */
     GWD_EVENT_WAITING,   /* an operation waits for ranks since the late limit: `waiters` (malloc, one a rank) */
@@ -166,6 +170,9 @@ int gwd_lane_new(gwd_queue_t *events, gwd_reduce_t *reduce, const gwd_lane_limit
 
 /* Stops and frees it. All its groups must have ended. Blocking: until the thread has ended. */
 void gwd_lane_free(gwd_lane_t *lane);
+
+/* What a group on several nodes takes for chunks under way, once it has any. */
+uint64_t gwd_lane_flight_bytes(const gwd_plan_t *plan, uint32_t n_nodes, uint32_t n_local);
 
 /* Sends a command. On failure (out of memory) returns false and nothing was taken over. */
 bool gwd_lane_send(gwd_lane_t *lane, const gwd_command_t *command);

@@ -543,22 +543,13 @@ static void plan_chunks(gwd_op_t *op) {
     op->wire_chunks = gwd_exchange_plan(x, partial_bytes > type_bytes ? bytes / partial_bytes * type_bytes : bytes);
 }
 
-/* The bucket's codec, with what is kept for it. False: no memory. */
-static bool choose_codec(gwd_op_t *op) {
+/* The bucket's codec, with what is kept for it. */
+static void choose_codec(gwd_op_t *op) {
     const gwd_bucket_t *bucket = op->parts[0].bucket;
-    bool keeps_numbers = gw_codec_pattern(bucket->codec) == GW_CODEC_SHARDED && !bucket->desc.no_error_feedback;
 
     op->wire_codec = bucket->codec;
-    op->wire_residual = NULL;
-    op->wire_round = 0;
-    if (op->wire_codec == GW_CODEC_NONE || bucket->desc.count == 0 ||
-        (!keeps_numbers && !op->group->plan.is_stochastic))
-        return true;
-    op->wire_residual = gwd_residual_of(op->group->wire, bucket->fingerprint, keeps_numbers ? bucket->desc.count : 0);
-    if (!op->wire_residual)
-        return false;
-    op->wire_round = op->wire_residual->n_ops++;
-    return true;
+    op->wire_residual = bucket->residual;
+    op->wire_round = op->wire_residual ? op->wire_residual->n_ops++ : 0;
 }
 
 void gwd_wire_run(gwd_op_t *op) {
@@ -568,7 +559,8 @@ void gwd_wire_run(gwd_op_t *op) {
     op->n_flights = 0;
     group->n_running++;
     plan_chunks(op);
-    if (!choose_codec(op) || (op->wire_chunks > 0 && !group->wire->flights && !gwd_flights_make(group))) {
+    choose_codec(op);
+    if (op->wire_chunks > 0 && !group->wire->flights && !gwd_flights_make(group)) {
         gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "the daemon has no memory to exchange data with other nodes");
         return;
     }

@@ -9,6 +9,7 @@
 #include "codec.h"
 #include "lane_copy.h"
 #include "lane_wire.h"
+#include "residual.h"
 
 typedef enum gwd_step { GWD_STEP_NONE, GWD_STEP_EXPECTED, GWD_STEP_UNDERWAY, GWD_STEP_ENDED } gwd_step_t;
 
@@ -32,15 +33,6 @@ struct gwd_slot {
     gwd_transfer_t part_out, part_in, result_out, result_in;
     gwd_job_t job; /* of the own shard: final; of others: spread */
     gwd_step_t job_step;
-};
-
-/* What is kept of a bucket from one operation to the next: what its codec left out, to be added, and how many there have
- * been, which seeds stochastic rounding. */
-struct gwd_residual {
-    struct gwd_residual *next;
-    uint64_t fingerprint, count; /* of numbers; 0 with a codec that keeps none */
-    uint64_t n_ops;
-    float *parts, *results; /* `count` each; of this node's partial results, and of the shards it owns */
 };
 
 struct gwd_wire_flight {
@@ -95,9 +87,8 @@ typedef struct gwd_load {
     uint64_t bytes;
 } gwd_load_t;
 
-/* lane_flight_memory.c. NULL, or false: no memory. */
+/* lane_flight_memory.c. False: no memory. */
 bool gwd_flights_make(gwd_lane_group_t *group);
-struct gwd_residual *gwd_residual_of(struct gwd_wire_group *wire, uint64_t fingerprint, uint64_t count);
 
 /* lane_flight_copy.c. */
 void gwd_flight_find_spans(gwd_wire_flight_t *flight); /* of this node's ranks, for the CPU, at the chunk */

@@ -1,4 +1,4 @@
-/* lane_flight_memory.c - what groups on several nodes keep: memory of chunks under way, residuals. See lane_flight.h */
+/* lane_flight_memory.c - memory of chunks under way between nodes. See lane_flight.h */
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -33,45 +33,26 @@ static bool make_flight(gwd_wire_flight_t *flight, uint32_t index, uint32_t n_no
     return true;
 }
 
+static uint64_t area_bytes_of(uint64_t chunk_bytes, uint32_t n_nodes) {
+    return (chunk_bytes + (n_nodes + 1) * (uint64_t)SHARD_MORE + 4095) / 4096 * 4096;
+}
+
+uint64_t gwd_lane_flight_bytes(const gwd_plan_t *plan, uint32_t n_nodes, uint32_t n_local) {
+    uint64_t each = GWD_FLIGHT_AREAS * area_bytes_of(plan->wire_chunk_bytes, n_nodes);
+
+    each += sizeof(gwd_wire_flight_t) + n_nodes * sizeof(gwd_slot_t) + 2 * (uint64_t)n_local * sizeof(void *);
+    return plan->wire_window * each;
+}
+
 bool gwd_flights_make(gwd_lane_group_t *group) {
     struct gwd_wire_group *wire = group->wire;
-    uint64_t bytes = (wire->chunk_bytes + (wire->map->n_nodes + 1) * (uint64_t)SHARD_MORE + 4095) / 4096 * 4096;
+    uint64_t bytes = area_bytes_of(wire->chunk_bytes, wire->map->n_nodes);
 
     wire->flights = calloc(wire->window, sizeof(*wire->flights));
     for (uint32_t i = 0; wire->flights && i < wire->window; i++)
         if (!make_flight(&wire->flights[i], i, wire->map->n_nodes, group->nranks, bytes))
             return false;
     return wire->flights != NULL;
-}
-
-static uint64_t residual_bytes(uint64_t count) {
-    return 2 * count * sizeof(float);
-}
-
-/* What was kept of the bucket; at first zeros. Pages are there from their first use on. Not by the fingerprint alone:
- * whoever finds two buckets of one fingerprint must not make the daemon write past the end of the smaller one's. */
-struct gwd_residual *gwd_residual_of(struct gwd_wire_group *wire, uint64_t fingerprint, uint64_t count) {
-    struct gwd_residual *residual = wire->residuals;
-
-    while (residual && (residual->fingerprint != fingerprint || residual->count != count))
-        residual = residual->next;
-    if (residual)
-        return residual;
-    residual = calloc(1, sizeof(*residual));
-    if (!residual)
-        return NULL;
-    *residual = (struct gwd_residual){.next = wire->residuals, .fingerprint = fingerprint, .count = count};
-    wire->residuals = residual;
-    if (count == 0)
-        return residual;
-    residual->parts = mmap(NULL, residual_bytes(count), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (residual->parts == MAP_FAILED) {
-        wire->residuals = residual->next;
-        free(residual);
-        return NULL;
-    }
-    residual->results = residual->parts + count;
-    return residual;
 }
 
 void gwd_wire_free_flights(struct gwd_wire_group *wire) {
@@ -85,12 +66,4 @@ void gwd_wire_free_flights(struct gwd_wire_group *wire) {
         free(flight->out);
     }
     free(wire->flights);
-    while (wire->residuals) {
-        struct gwd_residual *residual = wire->residuals;
-
-        wire->residuals = residual->next;
-        if (residual->count > 0)
-            (void)munmap(residual->parts, residual_bytes(residual->count));
-        free(residual);
-    }
 }

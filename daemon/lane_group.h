@@ -198,6 +198,8 @@ void gwd_lane_wire_mismatch(gwd_op_t *op, const char *text); /* they are not: te
 void gwd_lane_wire_fail(gwd_lane_group_t *group, const char *text);
 bool gwd_lane_wire_leave(gwd_lane_group_t *group); /* all local ranks have left; false: it has to say good-bye first */
 void gwd_lane_wire_free(gwd_lane_group_t *group);
+gw_status_t gwd_lane_wire_hold(gwd_lane_group_t *group); /* GWD_COMMAND_HOLD; not GW_OK: it is not held */
+void gwd_lane_wire_go_on(gwd_lane_group_t *group);
 bool gwd_lane_wire_progress(gwd_lane_t *lane); /* whether something has moved */
 bool gwd_lane_wire_arm(gwd_lane_t *lane);      /* whether the lane may sleep */
 void gwd_lane_wire_tick(gwd_lane_t *lane, uint64_t now_ns);

@@ -143,7 +143,7 @@ static void meet(gwd_op_t *op) {
             return;
         }
     }
-    if (missing == 0)
+    if (missing == 0 && !wire->held)
         gwd_wire_run(op);
 }
 
@@ -176,6 +176,28 @@ void gwd_lane_wire_meet(gwd_op_t *op) {
     gwd_bucket_describe(op->parts[0].bucket, description, sizeof(description));
     say_to_all(op->group, GWD_WIRE_BEGIN, op->sequence, op->parts[0].bucket->fingerprint, GW_OK, description);
     meet(op);
+}
+
+gw_status_t gwd_lane_wire_hold(gwd_lane_group_t *group) {
+    if (group->status != GW_OK)
+        return group->status;
+    if (group->n_running > 0 || group->wire->held)
+        return GW_ERR_BUSY;
+    group->wire->held = true;
+    return GW_OK;
+}
+
+/* Operations that have met meanwhile begin. */
+void gwd_lane_wire_go_on(gwd_lane_group_t *group) {
+    uint64_t first = group->tail;
+
+    group->wire->held = false;
+    for (uint64_t s = first; s < first + group->credits && group->status == GW_OK; s++) {
+        gwd_op_t *op = gwd_op_at(group, s);
+
+        if (op->sequence == s && op->state == GWD_OP_MEETING)
+            meet(op);
+    }
 }
 
 void gwd_lane_wire_mismatch(gwd_op_t *op, const char *text) {

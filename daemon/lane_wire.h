@@ -97,8 +97,8 @@ struct gwd_wire_group {
     bool closed, is_over;  /* its links have been ended; and nothing is under way any more */
     uint64_t chunk_bytes;
     uint32_t window;
+    bool held;                  /* no operation begins */
     bool going_on, go_on_again; /* lane_flight.c: chunks are being begun, and once more */
-    struct gwd_residual *residuals;
     struct gwd_probe *probe;    /* NULL: nobody measures */
     gwd_wire_flight_t *flights; /* window: all there are, made with the first operation */
 };

@@ -178,21 +178,26 @@ gw_status_t gwd_member_add_bucket(gwd_member_t *member, gwd_bucket_t *bucket, ch
         return status;
     bucket->id = gwd_table_add(&member->buckets, bucket);
     if (bucket->id == 0)
+        goto err_memory;
+    status = gwd_group_reserve(member->group, bucket, text, text_bytes);
+    if (status != GW_OK)
         goto err;
     if (!gwd_lane_send(lane_of(member->group), &command))
-        goto err_table;
+        goto err_memory;
     if (bucket->desc.send_buffer)
         gwd_buffer_ref(bucket->desc.send_buffer);
     if (bucket->desc.recv_buffer)
         gwd_buffer_ref(bucket->desc.recv_buffer);
     return GW_OK;
 
-err_table:
-    gwd_table_remove(&member->buckets, bucket->id);
-err:
-    gwd_wire_blocks_give(&member->wire_blocks, bucket);
+err_memory:
     snprintf(text, text_bytes, "out of memory");
-    return GW_ERR_NO_MEMORY;
+    status = GW_ERR_NO_MEMORY;
+err:
+    if (bucket->id)
+        gwd_table_remove(&member->buckets, bucket->id);
+    gwd_wire_blocks_give(&member->wire_blocks, bucket);
+    return status;
 }
 
 void gwd_member_end_bucket(gwd_member_t *member, gwd_bucket_t *bucket, uint32_t request) {
@@ -248,9 +253,18 @@ static void detached(uint64_t cookie) {
 static void released(uint64_t cookie) {
     gwd_member_t *member = (gwd_member_t *)(uintptr_t)cookie;
 
+    member->released = true;
+    if (member->state_job)
+        return;
     if (member->request)
         gwd_session_done(member->session, member->request);
     gwd_member_free(member);
+}
+
+void gwd_member_state_ended(gwd_member_t *member) {
+    member->state_job = NULL;
+    if (member->released)
+        released((uint64_t)(uintptr_t)member);
 }
 
 static gwd_group_t *find_group(const gwd_server_t *server, uint32_t id) {
@@ -300,6 +314,9 @@ void gwd_group_event(struct gwd_server *server, const gwd_event_t *event) {
         break;
     case GWD_EVENT_RELEASED:
         released(event->cookie);
+        break;
+    case GWD_EVENT_HELD:
+        gwd_group_state_held(event);
         break;
     case GWD_EVENT_FAILED:
         if (group)

@@ -44,6 +44,9 @@ enum gw_message_type {
     GW_MSG_COMPLETE = 21,
     GW_MSG_ADMIN_REQUEST = 22,
     GW_MSG_ADMIN_REPLY = 23,
+    GW_MSG_GROUP_STATE_SAVE = 24,
+    GW_MSG_GROUP_STATE = 25,
+    GW_MSG_GROUP_STATE_LOAD = 26,
 };
 
 typedef struct gw_frame_header {

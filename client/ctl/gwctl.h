@@ -6,7 +6,8 @@
  * The JSON of each command ("?" after a name: may be missing):
  *
  *   status     {"version", "node", "host", "pid", "uptime_s", "engine", "isa", "state": "serving" | "draining",
- *               "clients", "groups", "buffers", "buffer_bytes", "buckets", "lanes", "reduce_threads", "cpu_s",
+ *               "clients", "groups", "buffers", "buffer_bytes", "buckets", "residual_bytes", "flight_bytes", "lanes",
+ *               "reduce_threads", "cpu_s",
  *               "resident_bytes", "shared_bytes", "socket", "admin_socket", "config_file"}
  *   clients    [{"id", "uid", "pid", "name", "role": "client" | "admin", "connected_s", "groups", "buffers",
  *                "buffer_bytes"}]
@@ -25,7 +26,7 @@
  *              that is not present has no client.
  *   buffers    [{"id", "client", "uid", "bytes", "kind", "path"?, "copied": true | false}]
  *   buckets    [{"group", "rank", "bucket", "name", "collective", "type", "redop", "count", "codec", "codec_asked",
- *                "priority", "matrices", "rounds", "last_us", "no_error_feedback"}]
+ *                "priority", "residual_bytes", "matrices", "rounds", "last_us", "no_error_feedback"}]
  *   stats      {"stats": [{"name", "kind", "unit", "help", "value"  or  "count", "sum", "p50", "p99", "buckets": []}],
  *               "groups": [{"id", "rank", "last_count", "last_ns"}]}
  *   config     [{"name", "value", "default", "source", "unit", "reloadable", "help"}]

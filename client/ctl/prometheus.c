@@ -99,6 +99,7 @@ static void print_status(const cJSON *status) {
         {"gradwire_groups", "groups", "gauge", "groups"},
         {"gradwire_buffers", "buffers", "gauge", "buffers mapped"},
         {"gradwire_buffer_bytes", "buffer_bytes", "gauge", "memory in buffers"},
+        {"gradwire_residual_bytes", "residual_bytes", "gauge", "memory of what codecs left out between nodes"},
         {"gradwire_buckets", "buckets", "gauge", "buckets declared"},
         {"gradwire_cpu_seconds_total", "cpu_s", "counter", "CPU time of the daemon"},
         {"gradwire_resident_bytes", "resident_bytes", "gauge", "resident memory of the daemon"},

@@ -60,6 +60,10 @@ int gwctl_status(const gwctl_options_t *options, const char *const *arguments, s
              gwctl_cell_bytes(gwctl_number(status, "buffer_bytes")).text);
     gwctl_print_pair("buffers", text);
     print_count(status, "buckets", "buckets");
+    snprintf(text, sizeof(text), "%s under way, %s of residuals",
+             gwctl_cell_bytes(gwctl_number(status, "flight_bytes")).text,
+             gwctl_cell_bytes(gwctl_number(status, "residual_bytes")).text);
+    gwctl_print_pair("between nodes", text);
     snprintf(text, sizeof(text), "%.2f s", gwctl_number(status, "cpu_s"));
     gwctl_print_pair("CPU time", text);
     snprintf(text, sizeof(text), "%s resident, of which %s are shared with trainers or files",
@@ -139,8 +143,9 @@ static gwctl_cell_t codec_cell(const cJSON *bucket) {
 }
 
 int gwctl_buckets(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments) {
-    static const char *const headers[] = {">GROUP", ">RANK", ">BUCKET",   "NAME",      "COLLECTIVE", "TYPE",       "OP",
-                                          ">COUNT", "CODEC", ">PRIORITY", ">MATRICES", ">ROUNDS",    ">LAST ROUND"};
+    static const char *const headers[] = {">GROUP",    ">RANK",     ">BUCKET", "NAME",       "COLLECTIVE",
+                                          "TYPE",      "OP",        ">COUNT",  "CODEC",      ">PRIORITY",
+                                          ">MATRICES", ">RESIDUAL", ">ROUNDS", ">LAST ROUND"};
     cJSON *buckets;
     const cJSON *bucket;
     gwctl_table_t table;
@@ -161,6 +166,7 @@ int gwctl_buckets(const gwctl_options_t *options, const char *const *arguments, 
         gwctl_table_add(&table, codec_cell(bucket));
         gwctl_table_add(&table, gwctl_cell_count(gwctl_number(bucket, "priority")));
         gwctl_table_add(&table, gwctl_cell_count(gwctl_number(bucket, "matrices")));
+        gwctl_table_add(&table, gwctl_cell_bytes(gwctl_number(bucket, "residual_bytes")));
         gwctl_table_add(&table, gwctl_cell_count(rounds));
         gwctl_table_add(&table,
                         rounds > 0 ? gwctl_cell_ns(1e3 * gwctl_number(bucket, "last_us")) : gwctl_cell_text("-"));

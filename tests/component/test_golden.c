@@ -14,7 +14,7 @@
 
 #include "cunit_main.h"
 
-/* Tests are run from the root of the repository. The first version has every message, later ones what they added. */
+/* Tests are run from the root of the repository. The first version has every message of its own, later ones what they added. */
 static const char *const versions[] = {"proto/golden/1.0", "proto/golden/1.1"};
 
 static const ProtobufCMessageDescriptor *const descriptors[] = {
@@ -41,6 +41,9 @@ static const ProtobufCMessageDescriptor *const descriptors[] = {
     [GW_MSG_COMPLETE] = &gw__complete__descriptor,
     [GW_MSG_ADMIN_REQUEST] = &gw__admin_request__descriptor,
     [GW_MSG_ADMIN_REPLY] = &gw__admin_reply__descriptor,
+    [GW_MSG_GROUP_STATE_SAVE] = &gw__group_state_save__descriptor,
+    [GW_MSG_GROUP_STATE] = &gw__group_state__descriptor,
+    [GW_MSG_GROUP_STATE_LOAD] = &gw__group_state_load__descriptor,
 };
 enum { N_TYPES = sizeof(descriptors) / sizeof(descriptors[0]), PACKET_BYTES = 4096 };
 
@@ -135,11 +138,10 @@ static void check_version(const char *path, unsigned *seen) {
 }
 
 static void every_packet_reads_and_writes_the_same(void) {
-    unsigned seen[N_TYPES] = {0}, added[N_TYPES] = {0};
+    unsigned seen[N_TYPES] = {0};
 
-    check_version(versions[0], seen);
-    for (size_t i = 1; i < sizeof(versions) / sizeof(versions[0]); i++)
-        check_version(versions[i], added);
+    for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++)
+        check_version(versions[i], seen);
     for (unsigned type = 1; type < N_TYPES; type++)
         CU_ASSERT(seen[type] > 0);
 }

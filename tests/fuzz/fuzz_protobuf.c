@@ -14,14 +14,15 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const ProtobufCMessageDescriptor *const descriptors[] = {
-    &gw__hello__descriptor,         &gw__welcome__descriptor,       &gw__error__descriptor,
-    &gw__done__descriptor,          &gw__get_unique_id__descriptor, &gw__unique_id__descriptor,
-    &gw__group_join__descriptor,    &gw__group_ready__descriptor,   &gw__group_split__descriptor,
-    &gw__group_abort__descriptor,   &gw__group_leave__descriptor,   &gw__buffer_create__descriptor,
-    &gw__buffer_part__descriptor,   &gw__buffer_ready__descriptor,  &gw__buffer_release__descriptor,
-    &gw__bucket_create__descriptor, &gw__bucket_layout__descriptor, &gw__bucket_ready__descriptor,
-    &gw__bucket_free__descriptor,   &gw__submit__descriptor,        &gw__complete__descriptor,
-    &gw__admin_request__descriptor, &gw__admin_reply__descriptor,
+    &gw__hello__descriptor,         &gw__welcome__descriptor,          &gw__error__descriptor,
+    &gw__done__descriptor,          &gw__get_unique_id__descriptor,    &gw__unique_id__descriptor,
+    &gw__group_join__descriptor,    &gw__group_ready__descriptor,      &gw__group_split__descriptor,
+    &gw__group_abort__descriptor,   &gw__group_leave__descriptor,      &gw__buffer_create__descriptor,
+    &gw__buffer_part__descriptor,   &gw__buffer_ready__descriptor,     &gw__buffer_release__descriptor,
+    &gw__bucket_create__descriptor, &gw__bucket_layout__descriptor,    &gw__bucket_ready__descriptor,
+    &gw__bucket_free__descriptor,   &gw__submit__descriptor,           &gw__complete__descriptor,
+    &gw__admin_request__descriptor, &gw__admin_reply__descriptor,      &gw__group_state_save__descriptor,
+    &gw__group_state__descriptor,   &gw__group_state_load__descriptor,
 };
 
 static void fail(const char *what) {

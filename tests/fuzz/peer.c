@@ -170,12 +170,16 @@ void peer_send_small(peer_t *peer, input_t *input) {
     Gw__GroupLeave leave = GW__GROUP_LEAVE__INIT;
     Gw__BufferRelease release = GW__BUFFER_RELEASE__INIT;
     Gw__BucketFree free_bucket = GW__BUCKET_FREE__INIT;
+    Gw__GroupStateSave save = GW__GROUP_STATE_SAVE__INIT;
+    Gw__GroupStateLoad load = GW__GROUP_STATE_LOAD__INIT;
+    uint8_t body[64];
 
-    split.group = abort_group.group = leave.group = free_bucket.group = (uint32_t)near(input, peer->group);
+    split.group = abort_group.group = leave.group = free_bucket.group = save.group = load.group =
+        (uint32_t)near(input, peer->group);
     release.buffer = (uint32_t)near(input, peer->buffer);
     free_bucket.bucket = (uint32_t)near(input, peer->bucket);
     abort_group.reason = (char *)(uintptr_t) "\x1b fuzz \xff";
-    switch (input_take(input) % 5) {
+    switch (input_take(input) % 8) {
     case 0:
         split.color = (int32_t)(number(input) - 2);
         split.key = (int32_t)number(input);
@@ -187,7 +191,17 @@ void peer_send_small(peer_t *peer, input_t *input) {
     case 2:
         send_message(peer, GW_MSG_GROUP_LEAVE, &leave.base);
         break;
-    case 3:
+    case 3: /* save the state, with and without a place for it, and load what is there */
+        send_message(peer, GW_MSG_GROUP_STATE_SAVE, &save.base);
+        break;
+    case 4:
+        send_body(peer, GW_MSG_GROUP_STATE_SAVE, body, gw__group_state_save__pack(&save, body), &peer_memory_fd, 1);
+        break;
+    case 5:
+        load.bytes = near(input, 88);
+        send_body(peer, GW_MSG_GROUP_STATE_LOAD, body, gw__group_state_load__pack(&load, body), &peer_memory_fd, 1);
+        break;
+    case 6:
         send_message(peer, GW_MSG_BUFFER_RELEASE, &release.base);
         break;
     default:

@@ -20,8 +20,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "child.h"
 #include "client/group.h"
 #include "memory.h"
+#include "state_file.h"
+#include "values.h"
 #include "words.h"
 
 enum { WORDS_MAX = 64, ITEMS_MAX = 512 };
@@ -91,16 +94,6 @@ static unsigned char *span_of(const char *word) {
         return NULL;
     snprintf(name, sizeof(name), "%.*s", colon ? (int)(colon - word) : (int)strlen(word), word);
     return (unsigned char *)gw_buffer_data(get(name, 'b')) + (colon ? number(colon + 1) : 0);
-}
-
-/* One line, whatever the message has in it. */
-static const char *one_line(const char *text) {
-    static char line[1024];
-
-    snprintf(line, sizeof(line), "%s", text);
-    for (char *at = line; *at; at++)
-        *at = *at >= ' ' && *at <= '~' ? *at : '?';
-    return line;
 }
 
 /* ---- connection and groups ---------------------------------------------------------------------- */
@@ -179,6 +172,23 @@ static gw_status_t do_abort(char **w, int n) {
     return gw_group_abort(get(w[1], 'g'), n > 2 ? w[2] : NULL);
 }
 
+/* save GROUP FILE: answers the size of the state */
+static gw_status_t do_save(char **w, int n) {
+    size_t bytes = 0;
+    gw_status_t status = state_to_file(get(w[1], 'g'), w[2], &bytes);
+
+    (void)n;
+    if (status == GW_OK)
+        snprintf(extra, sizeof(extra), "%zu", bytes);
+    return status;
+}
+
+/* load GROUP FILE */
+static gw_status_t do_load(char **w, int n) {
+    (void)n;
+    return state_from_file(get(w[1], 'g'), w[2]);
+}
+
 static gw_status_t do_leave(char **w, int n) {
     (void)n;
     gw_group_free(get(w[1], 'g'));
@@ -231,32 +241,9 @@ static gw_status_t do_release(char **w, int n) {
     return status;
 }
 
-/* Unaligned memory is as good as any to a caller who registers it. */
-static void store(unsigned char *at, gw_type_t type, double value) {
-    const float f32 = (float)value;
-    const int64_t i64 = (int64_t)value;
-
-    if (type == GW_F32)
-        memcpy(at, &f32, sizeof(f32));
-    else if (type == GW_F64)
-        memcpy(at, &value, sizeof(value));
-    else
-        memcpy(at, &i64, gw_type_bytes(type));
-}
-
 /* What the two commands below are about. */
 static unsigned char *values_of(char **w, int n, uint64_t *bytes_out) {
-    gw_type_t type = type_of(w[2]);
-    uint64_t count = number(w[3]);
-    double value = strtod(w[4], NULL), step = n > 5 ? strtod(w[5], NULL) : 0;
-    unsigned char *values = malloc(count * 8 + 1);
-
-    if (!values)
-        die("out of memory", w[3]);
-    for (uint64_t i = 0; i < count; i++)
-        store(values + i * gw_type_bytes(type), type, value + (double)i * step);
-    *bytes_out = count * gw_type_bytes(type);
-    return values;
+    return values_new(type_of(w[2]), number(w[3]), strtod(w[4], NULL), n > 5 ? strtod(w[5], NULL) : 0, bytes_out);
 }
 
 /* fill SPAN TYPE COUNT VALUE [STEP] */
@@ -282,6 +269,31 @@ static gw_status_t do_expect(char **w, int n) {
     free(wanted);
     free(got);
     snprintf(extra, sizeof(extra), "%" PRIu64, wrong);
+    return GW_OK;
+}
+
+/* noise SPAN COUNT SEED: numbers in binary32 between -1 and 1, most of them small, as gradients are */
+static gw_status_t do_noise(char **w, int n) {
+    uint64_t bytes;
+    unsigned char *values = values_noise(number(w[2]), number(w[3]), &bytes);
+
+    (void)n;
+    memory_write(span_of(w[1]), values, bytes);
+    free(values);
+    return GW_OK;
+}
+
+/* digest SPAN BYTES: answers a number that other contents would not have */
+static gw_status_t do_digest(char **w, int n) {
+    uint64_t bytes = number(w[2]);
+    unsigned char *got = malloc(bytes + 1);
+
+    (void)n;
+    if (!got)
+        die("out of memory", w[2]);
+    memory_read(got, span_of(w[1]), bytes);
+    snprintf(extra, sizeof(extra), "%016" PRIx64, values_digest(got, bytes));
+    free(got);
     return GW_OK;
 }
 
@@ -465,26 +477,6 @@ static gw_status_t do_fds(char **w, int n) {
     return GW_OK;
 }
 
-/* What a child sees of what its parent made; it stays alive, and so do the sockets it was born with. */
-static void be_child(gw_group_t *group, gw_bucket_t *bucket, int out) {
-    gw_unique_id_t id;
-    gw_buffer_t *buffer;
-    gw_context_t *own;
-    gw_op_t op;
-    char text[512];
-    int used =
-        snprintf(text, sizeof(text), "%d %s %s %s %s", (int)getpid(), gw_status_name(gw_group_check(group, NULL)),
-                 gw_status_name(gw_submit(bucket, NULL, &op)), gw_status_name(gw_get_unique_id(context, &id)),
-                 gw_status_name(gw_buffer_alloc(context, 4096, &buffer)));
-
-    used += snprintf(text + used, sizeof(text) - (size_t)used, " %s", gw_status_name(gw_connect(NULL, &own)));
-    if (write(out, text, (size_t)used) != used)
-        _exit(1);
-    close(out);
-    for (;;)
-        pause();
-}
-
 /* fork GROUP BUCKET: answers the child's pid and the statuses it got */
 static gw_status_t do_fork(char **w, int n) {
     int fds[2];
@@ -496,7 +488,7 @@ static gw_status_t do_fork(char **w, int n) {
     if (pipe(fds) != 0 || (child = fork()) < 0)
         die("fork", strerror(errno));
     if (child == 0)
-        be_child(get(w[1], 'g'), get(w[2], 'k'), fds[1]);
+        be_child(context, get(w[1], 'g'), get(w[2], 'k'), fds[1]);
     close(fds[1]);
     got = read(fds[0], extra, sizeof(extra) - 1);
     extra[got > 0 ? got : 0] = 0;
@@ -532,6 +524,8 @@ static const command_t commands[] = {
     {"split", 5, do_split},
     {"check", 2, do_check},
     {"abort", 2, do_abort},
+    {"save", 3, do_save},
+    {"load", 3, do_load},
     {"leave", 2, do_leave},
     {"poll", 3, do_poll},
     {"alloc", 3, do_alloc},
@@ -539,6 +533,8 @@ static const command_t commands[] = {
     {"release", 2, do_release},
     {"fill", 5, do_fill},
     {"expect", 5, do_expect},
+    {"noise", 4, do_noise},
+    {"digest", 3, do_digest},
     {"punch", 3, do_punch},
     {"scribble", 2, do_scribble},
     {"bucket", 9, do_bucket},

@@ -50,9 +50,9 @@ def test_reading(checks, version, golden):
             assert gw.pack(item.message, **item.fields) == packet.body
 
 
-def test_complete(checks, golden):
+def test_complete(checks, versions):
     with checks("there is one of every message"):
-        assert {item.message for item in golden.values()} == set(gw.MESSAGES)
+        assert {item.message for golden in versions.values() for item in golden.values()} == set(gw.MESSAGES)
 
 
 def test_page(checks):
@@ -140,11 +140,12 @@ def test_serving(checks, golden, daemon):
 
 def main():
     checks = Checks()
-    golden = load("1.0")
-    for version in sorted(os.listdir(os.path.join(ROOT, "proto/golden"))):
-        if version[0].isdigit():
-            test_reading(checks, version, load(version))
-    test_complete(checks, golden)
+    versions = {version: load(version) for version in sorted(os.listdir(os.path.join(ROOT, "proto/golden")))
+                if version[0].isdigit()}
+    golden = versions["1.0"]
+    for version, packets in versions.items():
+        test_reading(checks, version, packets)
+    test_complete(checks, versions)
     test_page(checks)
     with Daemon() as daemon:
         test_serving(checks, golden, daemon)

@@ -291,6 +291,26 @@ class Group:
         self.client.request("GroupLeave", group=self.handle)
         self.channel.close()
 
+    # -- state
+
+    def save_state(self):
+        """What this rank must keep, as bytes."""
+        size = self.client.request("GroupStateSave", group=self.handle).fields.bytes
+        memory = Memory(size)
+        try:
+            self.client.request("GroupStateSave", [memory.fd], group=self.handle)
+            return memory.map[:size]
+        finally:
+            memory.close_fd()
+
+    def load_state(self, state):
+        memory = Memory(len(state))
+        try:
+            memory.map[:] = state
+            self.client.request("GroupStateLoad", [memory.fd], group=self.handle, bytes=len(state))
+        finally:
+            memory.close_fd()
+
     # -- buckets
 
     def bucket(self, name, send=None, recv=None, *, collective=ALL_REDUCE, type=F32, redop=SUM, matrices=(), **fields):

@@ -51,6 +51,9 @@ MESSAGES = {
     "Complete": (21, "sequence:u status:u matched_ns:u reduce_ns:u last_rank:u"),
     "AdminRequest": (22, "command:t argument:T"),
     "AdminReply": (23, "json:b last:u"),
+    "GroupStateSave": (24, "group:u"),
+    "GroupState": (25, "bytes:u"),
+    "GroupStateLoad": (26, "group:u bytes:u"),
 }
 MATRIX = "offset:u rows:u columns:u stride:u"
 NAMES = {number: name for name, (number, _) in MESSAGES.items()}

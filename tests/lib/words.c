@@ -54,3 +54,12 @@ gw_rounding_t rounding_of(const char *word) {
     static const char *const names[] = {NULL, "nearest", "stochastic"};
     return (gw_rounding_t)place(names, 3, word);
 }
+
+const char *one_line(const char *text) {
+    static char line[1024];
+
+    snprintf(line, sizeof(line), "%s", text);
+    for (char *at = line; *at; at++)
+        *at = *at >= ' ' && *at <= '~' ? *at : '?';
+    return line;
+}

@@ -17,4 +17,7 @@ gw_redop_t redop_of(const char *word);
 gw_codec_t codec_of(const char *word);
 gw_rounding_t rounding_of(const char *word);
 
+/* The text in one line, whatever it has in it. Valid until the next call. */
+const char *one_line(const char *text);
+
 #endif

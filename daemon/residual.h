@@ -1,0 +1,48 @@
+/* residual.h - what is kept of a bucket between nodes: what a lossy codec left out, to be added next time, and how many
+ * operations there have been, which seeds stochastic rounding
+ *
+ * The loop makes one for each kind of bucket (fingerprint and count) of a group that needs it, charged to the user who
+ * made the group, and keeps it until the group ends: a bucket that is declared again goes on where it was. The list is
+ * the loop's. The numbers belong to the lane, and to the loop or a helper thread while the lane holds the group still
+ * (GWD_COMMAND_HOLD).
+ */
+#ifndef GWD_RESIDUAL_H
+#define GWD_RESIDUAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "codec.h"
+
+enum { GWD_RESIDUALS_MAX = 4096 }; /* of one group */
+
+typedef struct gwd_residual {
+    struct gwd_residual *next;
+    uint64_t fingerprint, count; /* of numbers; 0: there are none, only n_ops */
+    uint64_t n_ops;              /* that have used it */
+    float *parts, *results; /* `count` each, one after the other; of this node's partial results, and of the shards it
+                               owns */
+} gwd_residual_t;
+
+/* How many numbers are kept of a bucket of `count`; 0: its codec leaves nothing out that is added later. */
+uint64_t gwd_residual_numbers(gw_codec_t codec, bool no_error_feedback, uint64_t count);
+
+/* What one takes: whole pages. `count` is at most that of a bucket. */
+uint64_t gwd_residual_bytes(uint64_t count);
+
+/* All zeros; pages are there from their first use on. NULL: no memory. Thread: any. */
+gwd_residual_t *gwd_residual_new(uint64_t fingerprint, uint64_t count);
+
+/* Not by the fingerprint alone: whoever finds two buckets of one fingerprint must not make the daemon write past the end
+ * of the smaller one's. NULL: there is none. */
+gwd_residual_t *gwd_residual_find(gwd_residual_t *list, uint64_t fingerprint, uint64_t count);
+
+/* Exchanges what two of the same kind hold, without copying it. */
+void gwd_residual_swap(gwd_residual_t *a, gwd_residual_t *b);
+
+void gwd_residual_clear(gwd_residual_t *residual);
+
+/* Frees all. Thread: any. Blocking: as long as the kernel takes for its pages. */
+void gwd_residual_free_list(gwd_residual_t *list);
+
+#endif
