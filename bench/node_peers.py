@@ -28,8 +28,9 @@ def ip(*words):
 
 
 def limit_rate(inside, device, rate):
-    """What `device` sends, in bit/s. `inside`: the command that enters its namespace."""
-    words = [*inside, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", str(rate), "burst", "256k", "latency",
+    """What `device` sends, in bit/s. `inside`: the command that enters its namespace. The burst is what a large packet of
+    TCP takes: more of it would let small buckets pass faster than the rate."""
+    words = [*inside, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", str(rate), "burst", "80k", "latency",
              "50ms"]
     result = subprocess.run(words, capture_output=True, text=True, check=False)
     if result.returncode != 0:
