@@ -191,7 +191,7 @@ test: all ## run all tests but the fuzzers; TESTS='unit/* simulated-driver/*' fo
 test-gpu: all ## run the tests of GPUs, on the GPUs of this host
 	$(Q)BUILD=$(abspath $(B)) tests/run --gpu
 
-bench-nodes: programs ## benchmark daemons in network namespaces beside Gloo, as root; writes $(B)/bench/nodes.json
+bench-nodes: programs ## benchmark daemons in network namespaces beside Open MPI and Gloo, as root; writes $(B)/bench/nodes.json
 	$(Q)BUILD=$(abspath $(B)) bench/run-nodes
 
 bench-accuracy: programs ## train with each codec on two nodes, with 10 seeds; writes $(B)/bench/accuracy.json

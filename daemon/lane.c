@@ -209,6 +209,16 @@ static uint64_t sleep_ns(const gwd_lane_t *lane, uint64_t now_ns) {
     return result;
 }
 
+/* Without those of wires, whose descriptors stay readable until they are armed: they only end a sleep. */
+static int drop_wires(const gwd_lane_t *lane, struct epoll_event *events, int n) {
+    int kept = 0;
+
+    for (int i = 0; i < n; i++)
+        if (events[i].data.ptr != &lane->wire_mark)
+            events[kept++] = events[i];
+    return n < 0 ? n : kept;
+}
+
 static int wait_events(gwd_lane_t *lane, struct epoll_event *events) {
     uint64_t now_ns, wait_ns;
     struct timespec timeout;
@@ -217,7 +227,7 @@ static int wait_events(gwd_lane_t *lane, struct epoll_event *events) {
     for (;;) {
         bool busy = help(lane), moved = gwd_lane_wire_progress(lane);
 
-        n = epoll_wait(lane->epoll_fd, events, EVENTS_AT_ONCE, 0);
+        n = drop_wires(lane, events, epoll_wait(lane->epoll_fd, events, EVENTS_AT_ONCE, 0));
         now_ns = gwd_now_ns();
         if (n > 0 || moved)
             lane->awake_until_ns = now_ns + atomic_load_explicit(&lane->limits->spin_ns, memory_order_relaxed);

@@ -232,6 +232,19 @@ def a_node_that_left_is_named_to_those_who_go_on():
         ranks[1].answer("GW_OK")
 
 
+def lanes_sleep_between_operations():
+    """The descriptor of a wire stays readable after a large transfer; a lane that took that for work never slept."""
+    with _nodes(2) as daemons:
+        ranks = _ready(daemons, [0, 1], count=300000)
+        exchange(ranks)
+        time.sleep(0.2)
+        before = [daemon.stat("lane_wakeups") for daemon in daemons]
+        time.sleep(0.5)
+        for daemon, woken in zip(daemons, before):
+            check(daemon.stat("lane_wakeups") - woken < 200, "a lane does not sleep: heartbeats alone wake it some 10 times")
+        exchange(ranks)
+
+
 # ---- losses -------------------------------------------------------------------------------------------------
 
 
