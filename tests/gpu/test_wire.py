@@ -103,8 +103,12 @@ def a_device_fails_between_nodes():
         with _nodes(env={"FAKE_CUDA_FAIL": fail}) as (a, b):
             ranks = _group(a.rank(memory="device:0"), b.rank(memory="device:0"))
             uuid = b.admin_json("status")["devices"][0]["uuid"]
-            for rank, op in zip(ranks, submit(ranks)):
-                rank.expect("GW_ERR_DEVICE", f"wait g {op} {PATIENCE_MS}")
+            first, second = submit(ranks)
+            reply = ranks[0].do(f"wait g {first} {PATIENCE_MS}")  # its result may be whole before the other's is copied
+            check(reply.status in ("GW_OK", "GW_ERR_DEVICE"), f"{reply}")
+            ranks[1].expect("GW_ERR_DEVICE", f"wait g {second} {PATIENCE_MS}")
+            for rank in ranks:
+                until(lambda r=rank: r.do("check g").status == "GW_ERR_DEVICE", "the group has failed")
                 rank.expect("GW_ERR_DEVICE", "check g", uuid)
             equal(device_states(b), {uuid: "failed"}, "devices")
 

@@ -148,7 +148,7 @@ class _Fake:
         unique_id = self.rank.ok("id")
         self.rank.send(f"join g {unique_id} 2 0")
         self.process = spawn([program("tests/integration/fake_node"), unique_id, "2", "1", "wire.chunk_bytes=1M",
-                              "group.credits=64", *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                              "group.credits=64", "deadline.silence_ms=5000", *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.answer("ready")
         self.rank.answer("GW_OK")
 

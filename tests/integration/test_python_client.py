@@ -485,7 +485,7 @@ def documented_fields(command):
     """The names in the row of a command in section 14 of the page."""
     with open(os.path.join(ROOT, "proto/PROTOCOL.md"), encoding="utf-8") as file:
         row = re.search(rf"^\| {command} \|.*?\| (?:object|array of): (.*) \|$", file.read(), re.M).group(1)
-    row = re.sub(r"; while .*", "", re.sub(r"\([^)]*\)", "", row)).replace("; once it has come together also", ",")
+    row = re.sub(r"; (?:while|over) .*", "", re.sub(r"\([^)]*\)", "", row)).replace("; once it has come together also", ",")
     return [word.strip() for word in row.split(",")]
 
 
