@@ -147,8 +147,9 @@ class _Fake:
         self.rank = daemon.rank()
         unique_id = self.rank.ok("id")
         self.rank.send(f"join g {unique_id} 2 0")
-        self.process = spawn([program("tests/integration/fake_node"), unique_id, "2", "1", "wire.chunk_bytes=1M",
-                              "group.credits=64", "deadline.silence_ms=5000", *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        alike = [f"{item['name']}={item['value']}" for item in daemon.admin_json("config")
+                 if item["name"] in ("wire.chunk_bytes", "group.credits", "deadline.silence_ms")]
+        self.process = spawn([program("tests/integration/fake_node"), unique_id, "2", "1", *alike, *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.answer("ready")
         self.rank.answer("GW_OK")
 
