@@ -1,0 +1,305 @@
+"""Connections, groups, and the operations of a group"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import OrderedDict
+from typing import Any, Callable
+
+from . import _arrays, _library, errors
+from ._memory import Pool
+
+ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, BARRIER = range(1, 7)
+OPS = {"sum": 1, "avg": 2, "min": 3, "max": 4, "prod": 5}
+CODECS = {None: 0, "none": 0, "fp16": 1, "bf16": 2, "fp8": 3, "int8": 4, "int4": 5}
+BUCKETS_MAX = 256  # that a group keeps; the least recently used goes first
+
+
+def _choose(table: dict, key: Any, what: str) -> int:
+    try:
+        return table[key]
+    except (KeyError, TypeError):
+        raise ValueError(f"{what} {key!r} is none of {', '.join(str(k) for k in table if k)}") from None
+
+
+class Context:
+    """A connection to the daemon of this host."""
+
+    def __init__(self, socket: str | None = None, name: str | None = None):
+        options = _library.Options(ctypes.sizeof(_library.Options), socket.encode() if socket else None,
+                                   name.encode() if name else None)
+        self.handle = _library.out("gw_connect", ctypes.byref(options))
+        self.pool = Pool(self.handle)
+
+    def unique_id(self) -> bytes:
+        """The id of a new group; a secret: whoever has it may join."""
+        result = _library.UniqueId()
+        _library.call("gw_get_unique_id", self.handle, ctypes.byref(result))
+        return bytes(result.bytes)
+
+    def group(self, unique_id: bytes, size: int, rank: int) -> Group:
+        """Joins a group; waits until all ranks have."""
+        if len(unique_id) != ctypes.sizeof(_library.UniqueId):
+            raise ValueError(f"a unique id has {ctypes.sizeof(_library.UniqueId)} bytes, this one {len(unique_id)}")
+        copy = _library.UniqueId.from_buffer_copy(unique_id)
+        return Group(self, _library.out("gw_group_init", self.handle, ctypes.byref(copy), size, rank), rank, size)
+
+    def close(self) -> None:
+        if self.handle:
+            _library.library().gw_disconnect(self.handle)
+        self.handle = 0
+
+
+class Work:
+    """An operation that was submitted. Its arrays must be left alone until it has been waited for."""
+
+    def __init__(self, group: Group, op: int, finish: Callable[[], None] | None, stream: int | None):
+        self._group, self._op, self._finish, self._stream = group, op, finish, stream
+        self._lock = threading.Lock()
+        self.arrays: tuple = ()  # kept alive until it is gone
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not; raises if not well. Of device memory: on the daemon's side."""
+        if self._finish is None and self._stream is None:
+            return True
+        code = _library.library().gw_test(self._group.handle, self._op)
+        if code not in (_library.OK, _library.IN_PROGRESS):
+            self._abandon()
+            raise _library.error(code)
+        return code == _library.OK
+
+    def wait(self, timeout: float | None = None, stream: int | None = None) -> None:
+        """Host memory: waits until the result is there. Device memory: makes the stream (the current one of torch, or
+        the one it was submitted on) wait for it, and returns."""
+        if self._stream is not None:
+            _library.call("gw_stream_wait", self._group.handle, self._op, stream if stream is not None else self._stream)
+            return
+        code = _library.library().gw_wait(self._group.handle, self._op, -1 if timeout is None else int(timeout * 1e9))
+        if code == errors.TIMEOUT:
+            raise _library.error(code)
+        if code != _library.OK:
+            error = _library.error(code)
+            self._abandon()
+            raise error
+        with self._lock:
+            finish, self._finish = self._finish, None
+        if finish:
+            finish()
+
+    def _abandon(self) -> None:
+        """The daemon may still write to what was lent: it is lost with the group."""
+        with self._lock:
+            self._finish = None
+
+
+class _Bucket:
+    """A gw_bucket_t and what keeps its memory."""
+
+    def __init__(self, handle: int, send: Any, recv: Any):
+        self.handle, self.send, self.recv = handle, send, recv
+
+
+class Group:
+    """A rank's part in a group (communicator). Made by `gradwire.init`, `Context.group` or `split`."""
+
+    def __init__(self, context: Context, handle: int, rank: int, size: int):
+        self.context, self.handle, self.rank, self.size = context, handle, rank, size
+        self._lock = threading.Lock()
+        self._buckets: OrderedDict[tuple, _Bucket] = OrderedDict()
+
+    # ---- life ----------------------------------------------------------------------------------------
+
+    def split(self, color: int, key: int = 0) -> Group | None:
+        """New groups of this one's ranks, as MPI_Comm_split; None for a negative color. All ranks call it."""
+        handle = _library.out("gw_group_split", self.handle, color, key)
+        if not handle:
+            return None
+        lib = _library.library()
+        return Group(self.context, handle, lib.gw_group_rank(handle), lib.gw_group_size(handle))
+
+    def check(self) -> None:
+        """Raises unless every operation so far can be trusted: call it before an optimiser step."""
+        report = _library.Report()
+        code = _library.library().gw_group_check(self.handle, ctypes.byref(report))
+        if code != _library.OK:
+            raise errors.of(code, _library.library().gw_status_name(code).decode(),
+                            report.message.decode(errors="replace") or "operations of this group have failed")
+
+    def last_completed(self) -> int:
+        """All operations up to this number have ended; all ranks of a failed group read the same."""
+        report = _library.Report()
+        _library.library().gw_group_check(self.handle, ctypes.byref(report))
+        return report.last_completed
+
+    def abort(self, reason: str = "") -> None:
+        """Fails the group on every rank."""
+        _library.call("gw_group_abort", self.handle, reason.encode() or None)
+
+    def close(self) -> None:
+        """Leaves the group."""
+        with self._lock:
+            self._buckets.clear()
+        if self.handle:
+            _library.library().gw_group_free(self.handle)
+        self.handle = 0
+
+    # ---- buckets -------------------------------------------------------------------------------------
+
+    def bucket(self, collective: int, type_: int, count: int, send: int, recv: int, *, op: str = "sum", root: int = 0,
+               codec: str | None = None, name: str = "", priority: int = 0,
+               matrices: list[tuple[int, int, int, int]] | None = None) -> int:
+        """A gw_bucket_t, the same one for the same arguments. Memory must lie in buffers."""
+        shapes = tuple(matrices or ())
+        key = (collective, type_, count, send, recv, op, root, codec, name, priority, shapes)
+        with self._lock:
+            known = self._buckets.get(key)
+            if known:
+                self._buckets.move_to_end(key)
+                return known.handle
+        layout = (_library.Matrix * len(shapes))(*shapes)
+        desc = _library.BucketDesc(ctypes.sizeof(_library.BucketDesc), name.encode(), collective, type_,
+                                   _choose(OPS, op, "operation"), root, count, send or None, recv or None, priority,
+                                   layout if shapes else None, len(shapes), _choose(CODECS, codec, "codec"))
+        handle = _library.out("gw_bucket_create", self.handle, ctypes.byref(desc))
+        with self._lock:
+            self._buckets[key] = _Bucket(handle, send, recv)
+            old = list(self._buckets.items())[:-BUCKETS_MAX]
+        for where, bucket in old:
+            self._drop(where, bucket)
+        return handle
+
+    def _drop(self, key: tuple, bucket: _Bucket) -> None:
+        """Frees it, unless it is in use."""
+        if _library.library().gw_bucket_free(bucket.handle) == _library.OK:
+            with self._lock:
+                self._buckets.pop(key, None)
+
+    def drop_buckets(self, address: int, nbytes: int) -> None:
+        """Frees the buckets of memory that is going to be released."""
+        with self._lock:
+            users = [(key, bucket) for key, bucket in self._buckets.items()
+                     if any(address <= where < address + nbytes for where in (bucket.send, bucket.recv) if where)]
+        for key, bucket in users:
+            self._drop(key, bucket)
+
+    def submit(self, bucket: int, stream: int | None = None) -> int:
+        return _library.out("gw_submit", bucket, stream)
+
+    # ---- collectives ---------------------------------------------------------------------------------
+
+    def _on_device(self, collective: int, send: _arrays.Span | None, recv: _arrays.Span | None, count: int,
+                   stream: int | None, **options: Any) -> Work:
+        """The arrays are registered where they are."""
+        first = recv or send
+        assert first is not None
+        queue = stream if stream is not None else _current_stream(first.device)
+        for again in (False, True):
+            for span in (send, recv):
+                if span and span.bytes:
+                    self.context.pool.register(span.address, span.bytes)
+            bucket = self.bucket(collective, first.type, count, send.address if send else 0,
+                                 recv.address if recv else 0, **options)
+            try:
+                return Work(self, self.submit(bucket, queue), None, queue)
+            except errors.BufferError:
+                if again:
+                    raise
+                for span in (send, recv):  # the memory is another allocation's by now
+                    if span:
+                        self.drop_buckets(span.address, span.bytes)
+                        self.context.pool.forget(span.address, span.bytes)
+        raise AssertionError("not reached")
+
+    def _on_host(self, collective: int, send: _arrays.Span | None, recv: _arrays.Span | None, count: int, in_place: int,
+                 **options: Any) -> Work:
+        """The arrays are copied to shared memory and back. in_place: where in recv the input lies."""
+        first = recv or send
+        assert first is not None
+        pool = self.context.pool
+        recv_bytes, send_bytes = (span.bytes if span else 0 for span in (recv, send))
+        one = in_place >= 0  # memory for both
+        lent = pool.borrow(max(recv_bytes, in_place + send_bytes) if one else recv_bytes + send_bytes + 64)
+        start = lent.address
+        send_at = start + in_place if one else start + (recv_bytes + 63) // 64 * 64
+        if send and send_bytes:
+            ctypes.memmove(send_at, send.address, send_bytes)
+        try:
+            bucket = self.bucket(collective, first.type, count, send_at if send else 0, start if recv else 0, **options)
+            op = self.submit(bucket)
+        except errors.Error:
+            pool.give_back(lent)
+            raise
+
+        def finish() -> None:
+            if recv and recv_bytes:
+                ctypes.memmove(recv.address, start, recv_bytes)
+            pool.give_back(lent)
+
+        return Work(self, op, finish, None)
+
+    def _run(self, arrays: tuple, collective: int, send: _arrays.Span | None, recv: _arrays.Span | None, count: int,
+             in_place: int, async_op: bool, stream: int | None, **options: Any) -> Work | None:
+        spans = [span for span in (send, recv) if span]
+        if len({(span.type, str(span.device)) for span in spans}) > 1:
+            raise ValueError("input and output differ in type or device")
+        if spans and spans[0].device is not None and count:
+            work = self._on_device(collective, send, recv, count, stream, **options)
+        else:
+            work = self._on_host(collective, send, recv, count, in_place, **options)
+        if not async_op:
+            work.wait()
+            return None
+        work.arrays = arrays
+        return work
+
+    def all_reduce(self, array: Any, op: str = "sum", *, codec: str | None = None, name: str = "", priority: int = 0,
+                   async_op: bool = False, stream: int | None = None) -> Work | None:
+        """Every rank's `array` becomes the sum (or what `op` says) of all, in place."""
+        span = _arrays.span(array, op)
+        return self._run((array,), ALL_REDUCE, span, span, span.count, 0, async_op, stream, op=op, codec=codec, name=name,
+                         priority=priority)
+
+    def reduce_scatter(self, output: Any, array: Any, op: str = "sum", *, name: str = "", async_op: bool = False,
+                       stream: int | None = None) -> Work | None:
+        """Cuts `array` in one piece a rank; rank r gets the sum of all ranks' piece r in `output`."""
+        send, recv = _arrays.span(array, op), _arrays.span(output, op)
+        self._check_pieces(send, recv, "input", "output")
+        return self._run((output, array), REDUCE_SCATTER, send, recv, recv.count, -1, async_op, stream, op=op, name=name)
+
+    def all_gather(self, output: Any, array: Any, *, name: str = "", async_op: bool = False,
+                   stream: int | None = None) -> Work | None:
+        """Every rank's `array`, one behind the other, in every rank's `output`."""
+        send, recv = _arrays.span(array), _arrays.span(output)
+        self._check_pieces(recv, send, "output", "input")
+        return self._run((output, array), ALL_GATHER, send, recv, send.count, self.rank * send.bytes, async_op, stream, name=name)
+
+    def broadcast(self, array: Any, root: int = 0, *, name: str = "", async_op: bool = False,
+                  stream: int | None = None) -> Work | None:
+        """The root's `array` becomes every rank's."""
+        span = _arrays.span(array)
+        return self._run((array,), BROADCAST, span if self.rank == root else None, span, span.count, 0, async_op, stream,
+                         root=root, name=name)
+
+    def reduce(self, array: Any, root: int = 0, op: str = "sum", *, name: str = "", async_op: bool = False,
+               stream: int | None = None) -> Work | None:
+        """The root's `array` becomes the sum of all; the others' stay as they are."""
+        span = _arrays.span(array, op)
+        return self._run((array,), REDUCE, span, span if self.rank == root else None, span.count, 0, async_op, stream, op=op,
+                         root=root, name=name)
+
+    def barrier(self) -> None:
+        """Returns when all ranks have called it."""
+        bucket = self.bucket(BARRIER, 1, 0, 0, 0)
+        Work(self, self.submit(bucket), lambda: None, None).wait()
+
+    def _check_pieces(self, whole: _arrays.Span, piece: _arrays.Span, whole_name: str, piece_name: str) -> None:
+        if whole.count != self.size * piece.count:
+            raise ValueError(f"the {whole_name} has {whole.count} elements; {self.size} ranks with {piece_name}s of "
+                             f"{piece.count} need {self.size * piece.count}")
+
+
+def _current_stream(device: Any) -> int:
+    import torch
+
+    return torch.cuda.current_stream(device).cuda_stream

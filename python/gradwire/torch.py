@@ -1,0 +1,251 @@
+"""DistributedDataParallel over gradwire, in one line:
+
+    gradwire.torch.register(ddp_model, codec="none")
+
+From then on the gradients of `ddp_model` are averaged by the daemon, in place of DDP's own all_reduce. Buckets of a GPU
+stay where they are: the daemon reads and writes them, while backward goes on; the host never waits. Those of the CPU
+are copied to memory that is shared with the daemon. Everything else is DDP's: buckets, `no_sync`, `join`.
+
+Registered once for each model, on all ranks, after DDP has been made and before the first backward.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from . import _library, _rendezvous, errors
+from ._arrays import TYPE_BYTES, span
+from ._group import ALL_REDUCE, Context, Group
+
+__all__ = ["Hook", "register"]
+
+GRACE_S = 5.0
+
+_contexts: dict[str | None, Context] = {}
+_models = 0  # registered so far: the same on all ranks
+
+
+def _context(socket: str | None) -> Context:
+    """One connection of this process serves all its models."""
+    if socket not in _contexts:
+        _contexts[socket] = Context(socket)
+    return _contexts[socket]
+
+
+class _Waiter:
+    """The thread that completes futures of buckets in the host's memory, in the order of their operations."""
+
+    def __init__(self, group: Group):
+        self._group = group
+        self._due: queue.SimpleQueue = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, op: int, future: Any, result: torch.Tensor) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gradwire", daemon=True)
+            self._thread.start()
+        self._due.put((op, future, result))
+
+    def _run(self) -> None:
+        while True:
+            item = self._due.get()
+            if item is None:
+                return
+            op, future, result = item
+            code = _library.library().gw_wait(self._group.handle, op, -1)
+            if code == _library.OK:
+                future.set_result(result)
+            else:
+                future.set_exception(_library.error(code))
+
+    def stop(self) -> None:
+        """Operations that do not end, since other ranks have not submitted them, fail the group."""
+        if self._thread is None:
+            return
+        self._due.put(None)
+        self._thread.join(GRACE_S)
+        if self._thread.is_alive():
+            self._group.abort("a rank has closed its hook with unfinished buckets")
+            self._thread.join()
+        self._thread = None
+
+
+class _Bucket:
+    """What the daemon knows a bucket of DDP as."""
+
+    def __init__(self, key: tuple, handle: int, result: torch.Tensor, buffer: Any):
+        self.key, self.handle, self.result, self.buffer = key, handle, result, buffer
+
+
+def _layout(bucket: Any, flat: torch.Tensor) -> list[tuple[int, int, int, int]]:
+    """The matrices in a bucket, in elements: codecs of low rank read their shapes."""
+    found = []
+    for gradient in bucket.gradients():
+        if gradient.numel() == 0 or not gradient.is_contiguous():
+            continue
+        rows = gradient.shape[0] if gradient.dim() > 1 else gradient.numel()
+        columns = gradient.numel() // rows
+        found.append(((gradient.data_ptr() - flat.data_ptr()) // flat.element_size(), rows, columns, columns))
+    return sorted(found)
+
+
+class Hook:
+    """What `register` gives: the group of the model, and a way to ask whether all went well."""
+
+    def __init__(self, group: Group, codec: str, number: int):
+        self.group, self.codec = group, codec
+        self._number = number
+        self._buckets: dict[int, _Bucket] = {}
+        self._waiter = _Waiter(group)
+        self._streams: dict[torch.device, Any] = {}
+
+    def average(self, bucket: Any) -> Any:
+        """A future of the bucket's average."""
+        flat = bucket.buffer()
+        if flat.numel() == 0:
+            future = torch.futures.Future()
+            future.set_result(flat)
+            return future
+        if bucket.index() == 0:
+            self.group.check()  # a step that has failed is not followed by another
+        return self._on_device(bucket, flat) if flat.is_cuda else self._on_host(bucket, flat)
+
+    def check(self) -> None:
+        """Raises unless all gradients so far can be trusted. For steps on a GPU: those that have ended."""
+        self.group.check()
+
+    def guard(self, optimizer: torch.optim.Optimizer) -> None:
+        """Makes every step of the optimizer call `check` first."""
+        step = optimizer.step
+
+        def checked(*arguments: Any, **keywords: Any) -> Any:
+            self.check()
+            return step(*arguments, **keywords)
+
+        optimizer.step = checked  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        """Leaves the group: after the last backward."""
+        self._waiter.stop()
+        self.group.close()
+
+    # ---- buckets -------------------------------------------------------------------------------------
+
+    def _declare(self, bucket: Any, flat: torch.Tensor, address: int) -> int:
+        return self.group.bucket(ALL_REDUCE, span(flat).type, flat.numel(), address, address, op="avg", codec=self.codec,
+                                 name=f"ddp{self._number}.{bucket.index()}", matrices=_layout(bucket, flat))
+
+    def _known(self, bucket: Any, key: tuple) -> _Bucket | None:
+        """DDP cuts its buckets anew after the first step: what was known of the old one is released."""
+        known = self._buckets.get(bucket.index())
+        if known is None or known.key == key:
+            return known
+        del self._buckets[bucket.index()]
+        self.group.drop_buckets(known.result.data_ptr(), known.result.numel() * known.result.element_size())
+        if known.buffer is None:
+            self.group.context.pool.forget(known.key[0], known.key[1] * TYPE_BYTES[known.key[2]])
+        else:
+            self.group.context.pool.give_back(known.buffer)
+        return None
+
+    def _on_host(self, bucket: Any, flat: torch.Tensor) -> Any:
+        what = span(flat)
+        key = (0, what.count, what.type)
+        known = self._known(bucket, key)
+        if known is None:
+            buffer = self.group.context.pool.borrow(what.bytes)
+            result = torch.frombuffer(buffer.view(0, what.bytes), dtype=flat.dtype, count=flat.numel())
+            known = self._buckets[bucket.index()] = _Bucket(key, self._declare(bucket, flat, buffer.address), result,
+                                                            buffer)
+        known.result.copy_(flat)
+        future = torch.futures.Future()
+        self._waiter.add(self.group.submit(known.handle), future, known.result)
+        return future
+
+    def _on_device(self, bucket: Any, flat: torch.Tensor) -> Any:
+        what = span(flat)
+        current = torch.cuda.current_stream(flat.device)
+        side = self._streams.setdefault(flat.device, None) or torch.cuda.Stream(flat.device)
+        self._streams[flat.device] = side
+        op = self._submit_on_device(bucket, flat, what, current.cuda_stream)
+        _library.call("gw_stream_wait", self.group.handle, op, side.cuda_stream)
+        future = torch.futures.Future(devices=[flat.device])
+        with torch.cuda.stream(side):  # the future is complete when this stream has come here
+            future.set_result(flat)
+        return future
+
+    def _submit_on_device(self, bucket: Any, flat: torch.Tensor, what: Any, stream: int) -> int:
+        key = (what.address, what.count, what.type)
+        known = self._known(bucket, key)
+        for again in (False, True):
+            if known is None:
+                self.group.context.pool.register(what.address, what.bytes)
+                known = self._buckets[bucket.index()] = _Bucket(key, self._declare(bucket, flat, what.address), flat, None)
+            try:
+                return self.group.submit(known.handle, stream)
+            except errors.BufferError:
+                if again:
+                    raise
+            self.group.drop_buckets(what.address, what.bytes)  # other memory has this address now
+            self.group.context.pool.forget(what.address, what.bytes)
+            del self._buckets[bucket.index()]
+            known = None
+        raise AssertionError("not reached")
+
+
+def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def] # DDP reads the annotations
+    """What DDP calls, with the Hook."""
+    return state.average(bucket)
+
+
+def register(model: Any, codec: str = "none", *, socket: str | None = None, fallback: str | None = None) -> Hook | None:
+    """Has the gradients of a DistributedDataParallel model averaged by gradwire.
+
+    codec: how they may shrink on their way between hosts: "none", "fp16", "bf16", "fp8", "int8", "int4".
+    socket: the daemon's; else $GRADWIRE_SOCKET and the usual places.
+    fallback: "torch" leaves the model to DDP, with a warning, where a rank has no daemon.
+    Gives the hook, or None where DDP does it alone: one rank, or the fallback.
+    Errors: gradwire.Error, with what the daemon says."""
+    global _models
+    if fallback not in (None, "torch"):
+        raise ValueError(f"fallback {fallback!r} is not None or 'torch'")
+    process_group = model.process_group
+    rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
+    if size == 1:
+        return None
+    _models += 1
+    failure = None
+    context = None
+    try:
+        context = _context(socket)
+    except errors.Error as error:
+        failure = error
+    if fallback and not _all_have(process_group, failure is None, model):
+        warnings.warn("gradwire: a rank has no daemon, so DDP averages the gradients itself" +
+                      (f" (here: {failure})" if failure else ""), RuntimeWarning, stacklevel=2)
+        return None
+    if failure:
+        raise failure
+    assert context is not None
+    ranks = distributed_c10d.get_process_group_ranks(process_group) if hasattr(
+        distributed_c10d, "get_process_group_ranks") else list(range(size))
+    key = f"gradwire/ddp/{_models}/{'.'.join(map(str, ranks)) if len(ranks) < dist.get_world_size() else 'all'}"
+    group = _rendezvous.join(context, distributed_c10d._get_default_store(), key, rank, size)
+    hook = Hook(group, codec, _models)
+    model.register_comm_hook(hook, gradwire_hook)
+    return hook
+
+
+def _all_have(process_group: Any, here: bool, model: Any) -> bool:
+    """Whether all ranks do: they must decide alike."""
+    device = next(model.parameters()).device
+    flag = torch.tensor([int(here)], device=device if dist.get_backend(process_group) == "nccl" else "cpu")
+    dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=process_group)
+    return bool(flag.item())

@@ -1,0 +1,275 @@
+"""ddp_rank.py - one rank of test_torch.py: trains with the hook and without, and says whether the two are the same
+
+    ddp_rank.py SCENARIO...      under RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, GRADWIRE_SOCKET
+
+For each scenario it prints "SCENARIO same", or what differs. With two ranks the average of two numbers is exact but for
+one rounding, so parameters after some steps are the same bit for bit, whoever averages.
+"""
+
+import contextlib
+import copy
+import os
+import sys
+import warnings
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import gradwire.torch  # noqa: E402
+
+STEPS = 5
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+class Perceptron(nn.Module):
+    def __init__(self, width=120):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(40, width), nn.Linear(width, width), nn.Linear(width, 10)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.second(torch.relu(self.first(x)))))
+
+
+class Checkpointed(Perceptron):
+    def forward(self, x):
+        return self.last(checkpoint(lambda y: torch.relu(self.second(y)), torch.relu(self.first(x)), use_reentrant=False))
+
+
+class Branches(nn.Module):
+    """One half is used in every second step, one parameter never, and one has no elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.sometimes, self.step = Perceptron(), Perceptron(), 0
+        self.unused, self.empty = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(0))
+
+    def forward(self, x):
+        self.step += 1
+        y = self.always(x) + self.empty.sum()
+        return y + self.sometimes(x) if self.step % 2 else y
+
+
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.AdaptiveAvgPool2d(1))
+        self.last = nn.Linear(8, 10)
+
+    def forward(self, x):
+        return self.last(self.layers(x).flatten(1))
+
+
+def batch(step, shape=(40,), dtype=torch.float32):
+    generator = torch.Generator().manual_seed(1000 * step + RANK)
+    return torch.randn(8, *shape, generator=generator).to(dtype), torch.randint(0, 10, (8,), generator=generator)
+
+
+def train(model, shape=(40,), dtype=torch.float32, micro_steps=1, steps=STEPS, layout=torch.contiguous_format):
+    """Returns the parameters after some steps."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(steps):
+        optimizer.zero_grad()
+        for micro in range(micro_steps):
+            x, y = batch(step * micro_steps + micro, shape, dtype)
+            x = x.contiguous(memory_format=layout)
+            with model.no_sync() if micro + 1 < micro_steps else contextlib.nullcontext():
+                nn.functional.cross_entropy(model(x).float(), y).backward()
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def differing(ours, theirs):
+    return [i for i, (a, b) in enumerate(zip(ours, theirs)) if not torch.equal(a, b)]
+
+
+def compare(make, training=train, more=None, **options):
+    """The same model and data with DDP's own all_reduce, and with the hook."""
+    torch.manual_seed(7)
+    model = make()
+    theirs = training(DDP(copy.deepcopy(model), **options), **(more or {}))
+    wrapped = DDP(model, **options)
+    hook = gradwire.torch.register(wrapped)
+    ours = training(wrapped, **(more or {}))
+    hook.check()
+    hook.close()
+    wrong = differing(ours, theirs)
+    return f"parameters {wrong} differ" if wrong else "same"
+
+
+# ---- what DDP can do ---------------------------------------------------------------------------------------
+
+
+def plain():
+    return compare(Perceptron)
+
+
+def bucket_views():
+    return compare(Perceptron, gradient_as_bucket_view=True)
+
+
+def static_graph():
+    return compare(Perceptron, static_graph=True)
+
+
+def small_buckets():
+    """After the first step DDP cuts its buckets anew."""
+    return compare(Perceptron, bucket_cap_mb=0.02)
+
+
+def unused_parameters():
+    return compare(Branches, find_unused_parameters=True)
+
+
+def accumulation():
+    return compare(Perceptron, more={"micro_steps": 3})
+
+
+def checkpointing():
+    return compare(Checkpointed)
+
+
+def double():
+    return compare(lambda: Perceptron().double(), more={"dtype": torch.float64})
+
+
+def channels_last():
+    return compare(lambda: Images().to(memory_format=torch.channels_last), gradient_as_bucket_view=True,
+                   more={"shape": (4, 12, 12), "layout": torch.channels_last})
+
+
+def uneven_inputs():
+    """The second rank has fewer batches than the first."""
+    def training(model):
+        with model.join():
+            return train(model, steps=STEPS - 2 * RANK)
+    return compare(Perceptron, training)
+
+
+def several_models():
+    """Both are trained at once, in turns."""
+    torch.manual_seed(7)
+    models = [Perceptron(), Perceptron(60)]
+    theirs = [train(DDP(copy.deepcopy(model))) for model in models]
+    wrapped = [DDP(model) for model in models]
+    hooks = [gradwire.torch.register(model) for model in wrapped]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in wrapped]
+    for step in range(STEPS):
+        x, y = batch(step)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        sum(nn.functional.cross_entropy(model(x), y) for model in wrapped).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    for hook in hooks:
+        hook.close()
+    wrong = [differing(list(model.parameters()), t) for model, t in zip(models, theirs)]
+    return "same" if wrong == [[], []] else f"parameters {wrong} differ"
+
+
+def bfloat16():
+    """Sums of 16-bit types are made in 32 bits: the average is rounded once. (Not every Gloo knows the type.)"""
+    gradwire.init()
+    mine = torch.randn(5000, generator=torch.Generator().manual_seed(RANK)).bfloat16()
+    every = [torch.randn(5000, generator=torch.Generator().manual_seed(r)).bfloat16().float() for r in range(SIZE)]
+    gradwire.all_reduce(mine, "avg")
+    gradwire.finish()
+    return "same" if torch.equal(mine, (sum(every) / SIZE).bfloat16()) else "averages differ"
+
+
+def gradients_of_the_other_rank():
+    """The negative control: without an exchange the ranks differ."""
+    torch.manual_seed(7)
+    model = Perceptron()
+    alone = train(copy.deepcopy(model))
+    wrapped = DDP(model)
+    hook = gradwire.torch.register(wrapped)
+    together = train(wrapped)
+    hook.close()
+    return "same" if len(differing(alone, together)) == len(together) else "the exchange changed nothing"
+
+
+# ---- what goes wrong ---------------------------------------------------------------------------------------
+
+
+def failing_backward():
+    """An exception in the model's backward; the next step is good again."""
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(_context, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(_context, gradient):
+            if Fails.now:
+                raise ValueError("this one fails")
+            return gradient
+
+    class Model(Perceptron):
+        def forward(self, x):
+            return Perceptron.forward(self, Fails.apply(x.requires_grad_()))
+
+    Fails.now = True
+    torch.manual_seed(7)
+    wrapped = DDP(Model())
+    hook = gradwire.torch.register(wrapped)
+    x, y = batch(0)
+    try:
+        nn.functional.cross_entropy(wrapped(x), y).backward()
+    except ValueError:
+        hook.check()
+        hook.close()
+        return "same"
+    return "no exception came"
+
+
+def no_daemon():
+    """On the second rank only: both hear of it."""
+    wrapped = DDP(Perceptron())
+    nowhere = "/nonexistent/gradwire.sock" if RANK == 1 else None
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if gradwire.torch.register(wrapped, socket=nowhere, fallback="torch") is not None:
+            return "a hook was registered"
+    if not any("no daemon" in str(warning.message) for warning in said):
+        return f"the warnings were {[str(warning.message) for warning in said]}"
+    train(wrapped, steps=1)
+    try:
+        gradwire.torch.register(wrapped, socket="/nonexistent/gradwire.sock")
+    except gradwire.ConnectionError as error:
+        return "same" if error.status == "GW_ERR_NO_DAEMON" and "/nonexistent" in str(error) else str(error)
+    return "no error came"
+
+
+def killed_rank():
+    """Rank 1 ends in the middle of a backward; the other hears its name. Comes last."""
+    wrapped = DDP(Perceptron())
+    hook = gradwire.torch.register(wrapped)
+    train(wrapped, steps=1)
+    x, y = batch(1)
+    if RANK == 1:
+        wrapped.module.second.weight.register_hook(lambda gradient: os._exit(0))
+    try:
+        nn.functional.cross_entropy(wrapped(x), y).backward()
+    except (gradwire.Error, RuntimeError) as error:
+        text = str(error)
+        try:
+            hook.check()
+        except gradwire.GroupError as checked:
+            return "same" if "GW_ERR_RANK_DIED" in text and "rank 1" in text and "rank 1" in str(checked) else text
+    return "no error came"
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for name in sys.argv[1:]:
+        print(name, globals()[name](), flush=True)
+
+
+main()
+os._exit(0)  # a process group whose peer has gone is not waited for

@@ -1,0 +1,131 @@
+"""test_arrays.py - the Python package with NumPy arrays: every collective, groups, and what is refused
+
+Needs a Python with NumPy: this one's, or the system's. The ranks are processes of this file.
+"""
+
+import os
+import subprocess
+import sys
+import time
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+N = 3
+
+
+def _rank_main(rank, folder):
+    """One rank: raises when anything is wrong."""
+    sys.path.insert(0, os.path.join(ROOT, "python"))
+    import numpy as np
+
+    import gradwire
+
+    def fails(kind, words, call, *arguments, **keywords):
+        try:
+            call(*arguments, **keywords)
+        except kind as error:
+            assert words in str(error), f"'{error}' does not say '{words}'"
+            return
+        raise AssertionError(f"{words}: nothing was raised")
+
+    fails(gradwire.Error, "gradwire.init()", gradwire.barrier)
+    fails(gradwire.ConnectionError, "/nonexistent", gradwire.Context, "/nonexistent/client.sock")
+    path = os.path.join(folder, "id")
+    if rank == 0:
+        with open(path + ".new", "wb") as file:
+            file.write(gradwire.Context().unique_id())
+        os.rename(path + ".new", path)
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    with open(path, "rb") as file:
+        unique_id = file.read()
+    fails(ValueError, "128 bytes", gradwire.init, rank, N, unique_id=unique_id[1:])
+    group = gradwire.init(rank, N, unique_id=unique_id)
+    assert (group.rank, group.size) == (rank, N)
+
+    numbers = np.arange(100000)
+    for kind in (np.float32, np.float64, np.int32, np.int64):
+        array = (numbers + rank).astype(kind)
+        gradwire.all_reduce(array)
+        assert (array == N * numbers + sum(range(N))).all(), kind
+    array = np.full((5, 7), rank, np.float16)
+    gradwire.all_reduce(array, "avg")
+    assert (array == sum(range(N)) / N).all()
+    array = np.full(3, 1 + 1j * rank, np.complex64)
+    gradwire.all_reduce(array)
+    assert (array == N + 1j * sum(range(N))).all()
+    works = [gradwire.all_reduce(np.full(10 + i, rank * i), "max", async_op=True) for i in range(20)]
+    for i, work in enumerate(works):
+        work.wait(timeout=60)
+        assert work.done() and (work.arrays[0] == (N - 1) * i).all()
+    whole = np.zeros((N, 5), np.int64)
+    gradwire.all_gather(whole, np.full(5, rank))
+    assert (whole == np.arange(N)[:, None]).all()
+    piece = np.zeros(5, np.int64)
+    gradwire.reduce_scatter(piece, whole)
+    assert (piece == N * rank).all()
+    array = np.full(7, rank, np.uint8)
+    gradwire.broadcast(array, 1)
+    assert (array == 1).all()
+    array = np.full(7, rank + 1, np.int8)
+    gradwire.reduce(array, 2)
+    assert (array == (sum(range(N)) + N if rank == 2 else rank + 1)).all()
+    gradwire.all_reduce(np.zeros(0, np.float32))
+    gradwire.barrier()
+
+    part = gradwire.split(rank % 2, -rank)
+    assert (part.rank, part.size) == ([1, 0, 0][rank], [2, 1, 2][rank])
+    array = np.full(4, rank, np.int64)
+    gradwire.all_reduce(array, group=part)
+    assert (array == [2, 1, 2][rank]).all()
+    part.close()
+    assert gradwire.split(-1 if rank == 0 else 0) is None or rank > 0
+
+    fails(TypeError, "bool", gradwire.all_reduce, np.zeros(3, bool))
+    fails(TypeError, "sum and avg", gradwire.all_reduce, np.zeros(3, np.complex64), "max")
+    fails(TypeError, "list", gradwire.all_reduce, [1, 2])
+    fails(ValueError, "ascontiguousarray", gradwire.all_reduce, np.zeros((4, 4))[:, ::2])
+    fails(ValueError, "'mean'", gradwire.all_reduce, np.zeros(3), "mean")
+    fails(ValueError, "'zip'", gradwire.all_reduce, np.zeros(3), codec="zip")
+    fails(ValueError, "3 ranks", gradwire.all_gather, np.zeros(4), np.zeros(2))
+    fails(ValueError, "type", gradwire.all_gather, np.zeros(6, np.float32), np.zeros(2))
+    gradwire.check()
+    fails(gradwire.BucketError, "rank 1", gradwire.all_reduce, np.zeros(2 if rank == 1 else 3))
+    fails(gradwire.BucketError, "rank 1", gradwire.check)
+    gradwire.finish()
+    print("done", flush=True)
+
+
+def _find_python():
+    for path in (sys.executable, "/usr/bin/python3"):
+        if subprocess.run([path, "-c", "import numpy"], capture_output=True, timeout=60, check=False).returncode == 0:
+            return path
+    raise ranks.Skip("no numpy")
+
+
+def _run(folder, **variables):
+    python = _find_python()
+    environment = dict(os.environ, PYTHONDONTWRITEBYTECODE="1",
+                       GRADWIRE_LIBRARY=os.path.join(os.environ["BUILD"], "libgradwire.so.0"), **variables)
+    return [ranks.spawn([python, __file__, "rank", str(rank), folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                        text=True, env=environment) for rank in range(N)]
+
+
+def collectives_and_errors():
+    with ranks.Daemon() as daemon:
+        for rank, process in enumerate(_run(os.path.dirname(daemon.socket), GRADWIRE_SOCKET=daemon.socket)):
+            output, errors = process.communicate(timeout=60 * ranks.SLOW)
+            ranks.equal(output, "done\n", f"what rank {rank} said ({errors[-1500:]})")
+
+
+def a_library_that_is_missing_is_named():
+    result = subprocess.run([sys.executable, "-c", "import gradwire; gradwire.version()"], capture_output=True, text=True,
+                            env=dict(os.environ, PYTHONPATH=os.path.join(ROOT, "python"), PYTHONDONTWRITEBYTECODE="1",
+                                     GRADWIRE_LIBRARY="/nonexistent/lib.so"), timeout=60, check=False)
+    ranks.contains(result.stderr, "/nonexistent/lib.so", "GRADWIRE_LIBRARY")
+
+
+if __name__ == "__main__" and sys.argv[1:2] == ["rank"]:
+    _rank_main(int(sys.argv[2]), sys.argv[3])
+elif __name__ == "__main__":
+    import ranks
+    ranks.main(globals(), 110)

@@ -1,0 +1,83 @@
+"""test_torch.py - the hook for DistributedDataParallel on the CPU: the same parameters as without it, bit for bit
+
+See ddp_rank.py for what each scenario does. Needs a Python with torch: this one's, or the system's.
+"""
+
+import os
+import subprocess
+import sys
+
+import ranks
+from ranks import SLOW, Daemon, Skip, check, equal, main
+
+TIMEOUT_S = 100 * SLOW
+WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ddp_rank.py")
+_python = None
+_port = 29400 + os.getpid() % 500
+
+
+def _find_python():
+    global _python
+    for path in (sys.executable, "/usr/bin/python3"):
+        if _python is None and subprocess.run([path, "-c", "import torch.distributed as d; assert d.is_available()"],
+                                              capture_output=True, timeout=60, check=False).returncode == 0:
+            _python = path
+    if _python is None:
+        raise Skip("no torch")
+    return _python
+
+
+def _run(daemon, n, *scenarios):
+    """Runs ranks; returns what each said of each scenario."""
+    global _port
+    _port += 1
+    python = _find_python()
+    library = os.path.join(os.environ["BUILD"], "libgradwire.so.0")
+    processes = []
+    for rank in range(n):
+        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1",
+                           MASTER_PORT=str(_port), GRADWIRE_SOCKET=daemon.socket, GRADWIRE_LIBRARY=library,
+                           GLOO_SOCKET_IFNAME="lo", PYTHONDONTWRITEBYTECODE="1")
+        processes.append(ranks.spawn([python, WORKER, *scenarios], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                     env=environment))
+    said = []
+    for process in processes:
+        output, errors = process.communicate(timeout=TIMEOUT_S)
+        said.append((dict(line.split(" ", 1) for line in output.splitlines() if " " in line), errors[-1500:]))
+    return said
+
+
+def _all_same(*scenarios, n=2):
+    with Daemon(bystanders=False) as daemon:
+        for rank, (said, errors) in enumerate(_run(daemon, n, *scenarios)):
+            for scenario in scenarios:
+                equal(said.get(scenario), "same", f"{scenario} on rank {rank} ({errors})")
+
+
+def kinds_of_ddp():
+    _all_same("plain", "bucket_views", "static_graph", "small_buckets", "unused_parameters", "accumulation",
+              "checkpointing", "uneven_inputs", "several_models")
+
+
+def kinds_of_numbers():
+    _all_same("double", "bfloat16", "channels_last")
+
+
+def without_an_exchange_ranks_differ():
+    """The negative control."""
+    _all_same("gradients_of_the_other_rank")
+
+
+def failures_have_names():
+    _all_same("failing_backward", "no_daemon")
+
+
+def a_rank_that_is_killed_is_named():
+    with Daemon(bystanders=False) as daemon:
+        (said, errors), _ = _run(daemon, 2, "killed_rank")
+        equal(said.get("killed_rank"), "same", f"what rank 0 heard ({errors})")
+        check(daemon.process.poll() is None, "the daemon has ended")
+
+
+if __name__ == "__main__":
+    main(globals(), 110)
