@@ -35,12 +35,15 @@ def version() -> str:
 
 
 def init(rank: int | None = None, size: int | None = None, *, unique_id: bytes | None = None,
-         socket: str | None = None, name: str | None = None) -> Group:
+         socket: str | None = None, name: str | None = None, codec: str | None = None,
+         rounding: str | None = None) -> Group:
     """Connects to the daemon and joins the group of all ranks, which is the default one from then on.
 
     With `unique_id` (of `Context.unique_id` on one rank, passed on by any means) also `rank` and `size` are given.
     Without, the ranks meet by torch.distributed if it is initialised, else by the environment (torchrun). `socket`:
-    the daemon's; else $GRADWIRE_SOCKET and the usual places. Called again, it ends what was before, and starts anew:
+    the daemon's; else $GRADWIRE_SOCKET and the usual places. `codec`: how sums and averages of floating-point numbers
+    may shrink between hosts: "none", "fp16", "bf16", "fp8", "int8", "int4", or "auto:bf16,int8" for the fastest of these
+    for each size; `rounding`: "nearest" or "stochastic"; None: as the daemon is configured. Called again, it ends what was before, and starts anew:
     after a failure, or when a cell of a notebook is run again."""
     global _default, _inits
     finish()
@@ -49,14 +52,15 @@ def init(rank: int | None = None, size: int | None = None, *, unique_id: bytes |
         if unique_id is not None:
             if rank is None or size is None:
                 raise ValueError("with unique_id, rank and size must be given")
-            made = context.group(unique_id, size, rank)
+            made = context.group(unique_id, size, rank, codec=codec, rounding=rounding)
         elif (size or (_rendezvous.environment() or (0, 1))[1]) == 1 and not _is_torch_up():
             made = context.group(context.unique_id(), 1, 0)
         else:
             with _lock:
                 _inits += 1
             shared, rank, size = _rendezvous.store()
-            made = _rendezvous.join(context, shared, f"gradwire/default/{_inits}", rank, size)
+            made = _rendezvous.join(context, shared, f"gradwire/default/{_inits}", rank, size, codec=codec,
+                                    rounding=rounding)
     except BaseException:
         context.close()
         raise

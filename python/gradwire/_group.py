@@ -12,7 +12,8 @@ from ._memory import Pool
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, BARRIER = range(1, 7)
 OPS = {"sum": 1, "avg": 2, "min": 3, "max": 4, "prod": 5}
-CODECS = {None: 0, "none": 0, "fp16": 1, "bf16": 2, "fp8": 3, "int8": 4, "int4": 5}
+CODECS = {None: 0, "none": 1, "fp16": 2, "bf16": 3, "fp8": 4, "int8": 5, "int4": 6}  # None: the group's
+ROUNDINGS = {None: 0, "nearest": 1, "stochastic": 2}
 BUCKETS_MAX = 256  # that a group keeps; the least recently used goes first
 
 
@@ -38,12 +39,16 @@ class Context:
         _library.call("gw_get_unique_id", self.handle, ctypes.byref(result))
         return bytes(result.bytes)
 
-    def group(self, unique_id: bytes, size: int, rank: int) -> Group:
-        """Joins a group; waits until all ranks have."""
+    def group(self, unique_id: bytes, size: int, rank: int, *, codec: str | None = None,
+              rounding: str | None = None) -> Group:
+        """Joins a group; waits until all ranks have. See `gradwire.init` for codec and rounding."""
         if len(unique_id) != ctypes.sizeof(_library.UniqueId):
             raise ValueError(f"a unique id has {ctypes.sizeof(_library.UniqueId)} bytes, this one {len(unique_id)}")
         copy = _library.UniqueId.from_buffer_copy(unique_id)
-        return Group(self, _library.out("gw_group_init", self.handle, ctypes.byref(copy), size, rank), rank, size)
+        config = _library.GroupConfig(ctypes.sizeof(_library.GroupConfig), codec.encode() if codec else None,
+                                      _choose(ROUNDINGS, rounding, "rounding"))
+        handle = _library.out("gw_group_init_config", self.handle, ctypes.byref(copy), size, rank, ctypes.byref(config))
+        return Group(self, handle, rank, size)
 
     def close(self) -> None:
         if self.handle:
@@ -131,6 +136,19 @@ class Group:
         report = _library.Report()
         _library.library().gw_group_check(self.handle, ctypes.byref(report))
         return report.last_completed
+
+    def save_state(self) -> bytes:
+        """What lossy codecs have left out between nodes, to be added later: each rank saves its own, between steps."""
+        data, nbytes = ctypes.c_void_p(), ctypes.c_size_t()
+        _library.call("gw_group_state_save", self.handle, ctypes.byref(data), ctypes.byref(nbytes))
+        try:
+            return ctypes.string_at(data.value or 0, nbytes.value)
+        finally:
+            _library.library().gw_group_state_free(data)
+
+    def load_state(self, state: bytes) -> None:
+        """Goes on from what this rank of such a group has saved, bit for bit."""
+        _library.call("gw_group_state_load", self.handle, state, len(state))
 
     def abort(self, reason: str = "") -> None:
         """Fails the group on every rank."""

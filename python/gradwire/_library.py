@@ -23,6 +23,10 @@ class Options(Structure):
     _fields_ = [("struct_bytes", c_size_t), ("socket_path", c_char_p), ("client_name", c_char_p)]
 
 
+class GroupConfig(Structure):
+    _fields_ = [("struct_bytes", c_size_t), ("codec", c_char_p), ("rounding", c_int)]
+
+
 class Report(Structure):
     _fields_ = [("status", c_int), ("last_completed", c_uint64), ("failed_ops", c_uint64), ("epoch", c_uint32),
                 ("message", c_char * 512)]
@@ -35,17 +39,20 @@ class Matrix(Structure):
 class BucketDesc(Structure):
     _fields_ = [("struct_bytes", c_size_t), ("name", c_char_p), ("collective", c_int), ("type", c_int),
                 ("redop", c_int), ("root", c_int), ("count", c_uint64), ("send", c_void_p), ("recv", c_void_p),
-                ("priority", c_int), ("matrices", POINTER(Matrix)), ("n_matrices", c_size_t), ("codec", c_int)]
+                ("priority", c_int), ("matrices", POINTER(Matrix)), ("n_matrices", c_size_t), ("codec", c_int),
+                ("no_error_feedback", c_int)]
 
 
 # Arguments of what is called; all but these return a status.
 _STATUSES = {
     "gw_connect": [POINTER(Options), POINTER(c_void_p)],
     "gw_get_unique_id": [c_void_p, POINTER(UniqueId)],
-    "gw_group_init": [c_void_p, POINTER(UniqueId), c_int, c_int, POINTER(c_void_p)],
+    "gw_group_init_config": [c_void_p, POINTER(UniqueId), c_int, c_int, POINTER(GroupConfig), POINTER(c_void_p)],
     "gw_group_split": [c_void_p, c_int, c_int, POINTER(c_void_p)],
     "gw_group_check": [c_void_p, POINTER(Report)],
     "gw_group_abort": [c_void_p, c_char_p],
+    "gw_group_state_save": [c_void_p, POINTER(c_void_p), POINTER(c_size_t)],
+    "gw_group_state_load": [c_void_p, c_char_p, c_size_t],
     "gw_buffer_alloc": [c_void_p, c_uint64, POINTER(c_void_p)],
     "gw_buffer_register": [c_void_p, c_void_p, c_uint64, POINTER(c_void_p)],
     "gw_buffer_release": [c_void_p],
@@ -62,6 +69,7 @@ _OTHERS = {
     "gw_version": ([], c_char_p),
     "gw_disconnect": ([c_void_p], None),
     "gw_group_free": ([c_void_p], None),
+    "gw_group_state_free": ([c_void_p], None),
     "gw_group_rank": ([c_void_p], c_int),
     "gw_group_size": ([c_void_p], c_int),
     "gw_buffer_data": ([c_void_p], c_void_p),

@@ -41,7 +41,7 @@ def store() -> tuple[Any, int, int]:
     return next(iter(dist.rendezvous("env://")))
 
 
-def join(context: Context, shared: Any, key: str, rank: int, size: int) -> Group:
+def join(context: Context, shared: Any, key: str, rank: int, size: int, **choices: str | None) -> Group:
     """Makes the group of all who call this with the same key."""
     if rank == 0:
         try:
@@ -55,4 +55,4 @@ def join(context: Context, shared: Any, key: str, rank: int, size: int) -> Group
         if unique_id.startswith(_FAILED):
             raise errors.Error("GW_ERR_BOOTSTRAP", "rank 0 could not make the group: " +
                                unique_id[len(_FAILED):].decode(errors="replace"))
-    return context.group(unique_id, size, rank)
+    return context.group(unique_id, size, rank, **choices)

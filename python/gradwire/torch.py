@@ -99,8 +99,8 @@ def _layout(bucket: Any, flat: torch.Tensor) -> list[tuple[int, int, int, int]]:
 class Hook:
     """What `register` gives: the group of the model, and a way to ask whether all went well."""
 
-    def __init__(self, group: Group, codec: str, number: int):
-        self.group, self.codec = group, codec
+    def __init__(self, group: Group, number: int):
+        self.group = group
         self._number = number
         self._buckets: dict[int, _Bucket] = {}
         self._waiter = _Waiter(group)
@@ -131,6 +131,14 @@ class Hook:
 
         optimizer.step = checked  # type: ignore[method-assign]
 
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What codecs have left out, of this rank: for its checkpoint. Between steps."""
+        return {"state": torch.frombuffer(bytearray(self.group.save_state()), dtype=torch.uint8)}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Goes on from a checkpoint of this rank, before the first step."""
+        self.group.load_state(state["state"].numpy().tobytes())
+
     def close(self) -> None:
         """Leaves the group: after the last backward."""
         self._waiter.stop()
@@ -139,7 +147,7 @@ class Hook:
     # ---- buckets -------------------------------------------------------------------------------------
 
     def _declare(self, bucket: Any, flat: torch.Tensor, address: int) -> int:
-        return self.group.bucket(ALL_REDUCE, span(flat).type, flat.numel(), address, address, op="avg", codec=self.codec,
+        return self.group.bucket(ALL_REDUCE, span(flat).type, flat.numel(), address, address, op="avg",
                                  name=f"ddp{self._number}.{bucket.index()}", matrices=_layout(bucket, flat))
 
     def _known(self, bucket: Any, key: tuple) -> _Bucket | None:
@@ -208,7 +216,8 @@ def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def] # DDP reads th
 def register(model: Any, codec: str = "none", *, socket: str | None = None, fallback: str | None = None) -> Hook | None:
     """Has the gradients of a DistributedDataParallel model averaged by gradwire.
 
-    codec: how they may shrink on their way between hosts: "none", "fp16", "bf16", "fp8", "int8", "int4".
+    codec: how they may shrink on their way between hosts: "none", "fp16", "bf16", "fp8", "int8", "int4", or
+        "auto:bf16,int8" for the fastest of these for each size of bucket.
     socket: the daemon's; else $GRADWIRE_SOCKET and the usual places.
     fallback: "torch" leaves the model to DDP, with a warning, where a rank has no daemon.
     Gives the hook, or None where DDP does it alone: one rank, or the fallback.
@@ -237,8 +246,8 @@ def register(model: Any, codec: str = "none", *, socket: str | None = None, fall
     ranks = distributed_c10d.get_process_group_ranks(process_group) if hasattr(
         distributed_c10d, "get_process_group_ranks") else list(range(size))
     key = f"gradwire/ddp/{_models}/{'.'.join(map(str, ranks)) if len(ranks) < dist.get_world_size() else 'all'}"
-    group = _rendezvous.join(context, distributed_c10d._get_default_store(), key, rank, size)
-    hook = Hook(group, codec, _models)
+    group = _rendezvous.join(context, distributed_c10d._get_default_store(), key, rank, size, codec=codec)
+    hook = Hook(group, _models)
     model.register_comm_hook(hook, gradwire_hook)
     return hook
 

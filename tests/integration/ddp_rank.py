@@ -1,6 +1,6 @@
 """ddp_rank.py - one rank of test_torch.py: trains with the hook and without, and says whether the two are the same
 
-    ddp_rank.py SCENARIO...      under RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, GRADWIRE_SOCKET
+    ddp_rank.py SCENARIO...      under RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, GRADWIRE_SOCKET; DEVICE: "cpu", "cuda:0"
 
 For each scenario it prints "SCENARIO same", or what differs. With two ranks the average of two numbers is exact but for
 one rounding, so parameters after some steps are the same bit for bit, whoever averages.
@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import gradwire.torch  # noqa: E402
 
 STEPS = 5
+DEVICE = os.environ.get("DEVICE", "cpu")
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
@@ -66,11 +67,13 @@ class Images(nn.Module):
 
 def batch(step, shape=(40,), dtype=torch.float32):
     generator = torch.Generator().manual_seed(1000 * step + RANK)
-    return torch.randn(8, *shape, generator=generator).to(dtype), torch.randint(0, 10, (8,), generator=generator)
+    x, y = torch.randn(8, *shape, generator=generator).to(dtype), torch.randint(0, 10, (8,), generator=generator)
+    return x.to(DEVICE), y.to(DEVICE)
 
 
-def train(model, shape=(40,), dtype=torch.float32, micro_steps=1, steps=STEPS, layout=torch.contiguous_format):
-    """Returns the parameters after some steps."""
+def train(model, shape=(40,), dtype=torch.float32, micro_steps=1, steps=STEPS, layout=torch.contiguous_format,
+          after=None):
+    """Returns the parameters after some steps; `after` each of them something may be done."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(steps):
         optimizer.zero_grad()
@@ -80,6 +83,8 @@ def train(model, shape=(40,), dtype=torch.float32, micro_steps=1, steps=STEPS, l
             with model.no_sync() if micro + 1 < micro_steps else contextlib.nullcontext():
                 nn.functional.cross_entropy(model(x).float(), y).backward()
         optimizer.step()
+        if after:
+            after()
     return [p.detach().clone() for p in model.parameters()]
 
 
@@ -90,7 +95,7 @@ def differing(ours, theirs):
 def compare(make, training=train, more=None, **options):
     """The same model and data with DDP's own all_reduce, and with the hook."""
     torch.manual_seed(7)
-    model = make()
+    model = make().to(DEVICE)
     theirs = training(DDP(copy.deepcopy(model), **options), **(more or {}))
     wrapped = DDP(model, **options)
     hook = gradwire.torch.register(wrapped)
@@ -153,7 +158,7 @@ def uneven_inputs():
 def several_models():
     """Both are trained at once, in turns."""
     torch.manual_seed(7)
-    models = [Perceptron(), Perceptron(60)]
+    models = [Perceptron().to(DEVICE), Perceptron(60).to(DEVICE)]
     theirs = [train(DDP(copy.deepcopy(model))) for model in models]
     wrapped = [DDP(model) for model in models]
     hooks = [gradwire.torch.register(model) for model in wrapped]
@@ -181,10 +186,35 @@ def bfloat16():
     return "same" if torch.equal(mine, (sum(every) / SIZE).bfloat16()) else "averages differ"
 
 
+def mixed_precision():
+    """Gradients are scaled on a GPU; one step overflows, and all ranks leave it out."""
+    def training(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.cuda.amp.GradScaler(init_scale=2.0**14, enabled=DEVICE != "cpu")
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            x, y = batch(step)
+            with torch.autocast(DEVICE.split(":")[0], dtype=torch.bfloat16):
+                loss = nn.functional.cross_entropy(model(x).float(), y)
+            scaler.scale(loss * (float("inf") if step == 2 and scaler.is_enabled() else 1)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return [p.detach().clone() for p in model.parameters()]
+    return compare(Perceptron, training)
+
+
+def emptied_caches():
+    """What was registered must outlive what torch gives back to the device, and not hide what comes in its place."""
+    def after():
+        torch.cuda.empty_cache()
+        torch.empty(1 << 22, device=DEVICE).fill_(7)
+    return compare(Perceptron, more={"after": after}, bucket_cap_mb=0.02)
+
+
 def gradients_of_the_other_rank():
     """The negative control: without an exchange the ranks differ."""
     torch.manual_seed(7)
-    model = Perceptron()
+    model = Perceptron().to(DEVICE)
     alone = train(copy.deepcopy(model))
     wrapped = DDP(model)
     hook = gradwire.torch.register(wrapped)
@@ -215,7 +245,7 @@ def failing_backward():
 
     Fails.now = True
     torch.manual_seed(7)
-    wrapped = DDP(Model())
+    wrapped = DDP(Model().to(DEVICE))
     hook = gradwire.torch.register(wrapped)
     x, y = batch(0)
     try:
@@ -229,7 +259,7 @@ def failing_backward():
 
 def no_daemon():
     """On the second rank only: both hear of it."""
-    wrapped = DDP(Perceptron())
+    wrapped = DDP(Perceptron().to(DEVICE))
     nowhere = "/nonexistent/gradwire.sock" if RANK == 1 else None
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -247,7 +277,7 @@ def no_daemon():
 
 def killed_rank():
     """Rank 1 ends in the middle of a backward; the other hears its name. Comes last."""
-    wrapped = DDP(Perceptron())
+    wrapped = DDP(Perceptron().to(DEVICE))
     hook = gradwire.torch.register(wrapped)
     train(wrapped, steps=1)
     x, y = batch(1)

@@ -60,7 +60,7 @@ def kinds_of_ddp():
 
 
 def kinds_of_numbers():
-    _all_same("double", "bfloat16", "channels_last")
+    _all_same("double", "bfloat16", "channels_last", "mixed_precision")
 
 
 def without_an_exchange_ranks_differ():
