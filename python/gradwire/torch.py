@@ -99,9 +99,8 @@ def _layout(bucket: Any, flat: torch.Tensor) -> list[tuple[int, int, int, int]]:
 class Hook:
     """What `register` gives: the group of the model, and a way to ask whether all went well."""
 
-    def __init__(self, group: Group, number: int):
+    def __init__(self, group: Group):
         self.group = group
-        self._number = number
         self._buckets: dict[int, _Bucket] = {}
         self._waiter = _Waiter(group)
         self._streams: dict[torch.device, Any] = {}
@@ -132,7 +131,10 @@ class Hook:
         optimizer.step = checked  # type: ignore[method-assign]
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """What codecs have left out, of this rank: for its checkpoint. Between steps."""
+        """What codecs have left out, of this rank: for its checkpoint. Between steps.
+
+        It fits buckets that are cut alike. DDP cuts them anew after its first step, so the first one after a restart
+        begins with nothing left out; not with find_unused_parameters, where it goes on bit for bit."""
         return {"state": torch.frombuffer(bytearray(self.group.save_state()), dtype=torch.uint8)}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
@@ -148,7 +150,7 @@ class Hook:
 
     def _declare(self, bucket: Any, flat: torch.Tensor, address: int) -> int:
         return self.group.bucket(ALL_REDUCE, span(flat).type, flat.numel(), address, address, op="avg",
-                                 name=f"ddp{self._number}.{bucket.index()}", matrices=_layout(bucket, flat))
+                                 name=f"ddp.{bucket.index()}", matrices=_layout(bucket, flat))
 
     def _known(self, bucket: Any, key: tuple) -> _Bucket | None:
         """DDP cuts its buckets anew after the first step: what was known of the old one is released."""
@@ -247,7 +249,7 @@ def register(model: Any, codec: str = "none", *, socket: str | None = None, fall
         distributed_c10d, "get_process_group_ranks") else list(range(size))
     key = f"gradwire/ddp/{_models}/{'.'.join(map(str, ranks)) if len(ranks) < dist.get_world_size() else 'all'}"
     group = _rendezvous.join(context, distributed_c10d._get_default_store(), key, rank, size, codec=codec)
-    hook = Hook(group, _models)
+    hook = Hook(group)
     model.register_comm_hook(hook, gradwire_hook)
     return hook
 

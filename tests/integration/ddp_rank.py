@@ -211,6 +211,60 @@ def emptied_caches():
     return compare(Perceptron, more={"after": after}, bucket_cap_mb=0.02)
 
 
+# ---- over two nodes ----------------------------------------------------------------------------------------
+
+
+def _train_coded(codec, stops, model):
+    """Trains with a hook that is closed, and made anew with its saved state, before each of the steps in `stops`."""
+    wrapped = DDP(model, find_unused_parameters=True)  # else buckets are cut anew after the first step
+    hook = gradwire.torch.register(wrapped, codec=codec)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        if step in stops:
+            state = hook.state_dict()
+            hook.close()
+            wrapped = DDP(model, find_unused_parameters=True)
+            hook = gradwire.torch.register(wrapped, codec=codec)
+            if stops[step]:
+                hook.load_state_dict(state)
+        optimizer.zero_grad()
+        x, y = batch(step)
+        nn.functional.cross_entropy(wrapped(x), y).backward()
+        optimizer.step()
+    hook.check()
+    hook.close()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def coded():
+    """Replicas stay identical with every codec, and a coded training is near an exact one, but not the same."""
+    results = {}
+    for codec in ("none", "bf16", "int8", "int4", "auto:bf16,int8"):
+        torch.manual_seed(7)
+        results[codec] = _train_coded(codec, {}, Perceptron())
+        flat = torch.cat([p.flatten() for p in results[codec]])
+        every = [torch.empty_like(flat) for _ in range(SIZE)]
+        dist.all_gather(every, flat)
+        if not all(torch.equal(other, flat) for other in every):
+            return f"the replicas differ with {codec}"
+    for codec in ("bf16", "int8", "int4"):
+        off = max((a - b).abs().max().item() for a, b in zip(results[codec], results["none"]))
+        if not 0 < off < 0.05:
+            return f"with {codec} parameters are {off} off"
+    return "same"
+
+
+def continued():
+    """A training that is stopped and goes on from its saved state is the same bit for bit; without the state it is not."""
+    results = []
+    for stops in ({}, {2: True, 4: True}, {2: False}):
+        torch.manual_seed(7)
+        results.append(_train_coded("int4", stops, Perceptron()))
+    if differing(results[0], results[1]):
+        return f"parameters {differing(results[0], results[1])} differ"
+    return "same" if differing(results[0], results[2]) else "the state makes no difference"
+
+
 def gradients_of_the_other_rank():
     """The negative control: without an exchange the ranks differ."""
     torch.manual_seed(7)

@@ -27,15 +27,15 @@ def _find_python():
     return _python
 
 
-def _run(daemon, n, *scenarios):
-    """Runs ranks; returns what each said of each scenario."""
+def _run(daemons, *scenarios):
+    """Runs ranks, on the daemon of each; returns what each said of each scenario."""
     global _port
     _port += 1
     python = _find_python()
     library = os.path.join(os.environ["BUILD"], "libgradwire.so.0")
     processes = []
-    for rank in range(n):
-        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1",
+    for rank, daemon in enumerate(daemons):
+        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(daemons)), MASTER_ADDR="127.0.0.1",
                            MASTER_PORT=str(_port), GRADWIRE_SOCKET=daemon.socket, GRADWIRE_LIBRARY=library,
                            GLOO_SOCKET_IFNAME="lo", PYTHONDONTWRITEBYTECODE="1")
         processes.append(ranks.spawn([python, WORKER, *scenarios], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -47,11 +47,20 @@ def _run(daemon, n, *scenarios):
     return said
 
 
-def _all_same(*scenarios, n=2):
+def _check(daemons, *scenarios):
+    for rank, (said, errors) in enumerate(_run(daemons, *scenarios)):
+        for scenario in scenarios:
+            equal(said.get(scenario), "same", f"{scenario} on rank {rank} ({errors})")
+
+
+def _all_same(*scenarios):
     with Daemon(bystanders=False) as daemon:
-        for rank, (said, errors) in enumerate(_run(daemon, n, *scenarios)):
-            for scenario in scenarios:
-                equal(said.get(scenario), "same", f"{scenario} on rank {rank} ({errors})")
+        _check([daemon, daemon], *scenarios)
+
+
+def codecs_and_states_between_nodes():
+    with ranks.nodes(2) as daemons:
+        _check(daemons, "coded", "continued")
 
 
 def kinds_of_ddp():
@@ -74,7 +83,7 @@ def failures_have_names():
 
 def a_rank_that_is_killed_is_named():
     with Daemon(bystanders=False) as daemon:
-        (said, errors), _ = _run(daemon, 2, "killed_rank")
+        (said, errors), _ = _run([daemon, daemon], "killed_rank")
         equal(said.get("killed_rank"), "same", f"what rank 0 heard ({errors})")
         check(daemon.process.poll() is None, "the daemon has ended")
 
