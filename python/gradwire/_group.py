@@ -220,8 +220,8 @@ class Group:
                                  recv.address if recv else 0, **options)
             try:
                 return Work(self, self.submit(bucket, queue), None, queue)
-            except errors.BufferError:
-                if again:
+            except errors.Error as error:
+                if again or error.status not in errors.MEMORY_GONE:
                     raise
                 for span in (send, recv):  # the memory is another allocation's by now
                     if span:

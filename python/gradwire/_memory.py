@@ -40,7 +40,7 @@ class Pool:
         self._context = context
         self._lock = threading.Lock()
         self._free: dict[int, list[Buffer]] = {}
-        self._registered: OrderedDict[tuple[int, int], Buffer] = OrderedDict()
+        self._registered: OrderedDict[int, Buffer] = OrderedDict()
 
     def allocate(self, nbytes: int) -> Buffer:
         return Buffer(_library.out("gw_buffer_alloc", self._context, max(nbytes, 1)), nbytes)
@@ -59,30 +59,43 @@ class Pool:
             self._free.setdefault(buffer.bytes, []).append(buffer)
 
     def register(self, address: int, nbytes: int) -> Buffer:
-        """The buffer of a range of device memory."""
-        key = (address, nbytes)
+        """A buffer that holds a range of device memory. Ranges of buffers do not overlap: what is in the way was freed,
+        or is a part of this one, and ends."""
         with self._lock:
-            buffer = self._registered.get(key)
-            if buffer:
-                self._registered.move_to_end(key)
-                return buffer
+            for key, buffer in self._registered.items():
+                if buffer.address <= address and address + nbytes <= buffer.address + buffer.bytes:
+                    self._registered.move_to_end(key)
+                    return buffer
+        self.forget(address, nbytes)
         buffer = Buffer(_library.out("gw_buffer_register", self._context, address, nbytes), nbytes)
         with self._lock:
-            self._registered[key] = buffer
-            old = list(self._registered.items())[:-REGISTERED_MAX]
-        for where, other in old:
-            self._forget(where, other)
+            self._registered[address] = buffer
+            old = list(self._registered.values())[:-REGISTERED_MAX]
+        for other in old:
+            self._release(other, may_wait=False)
         return buffer
 
-    def _forget(self, key: tuple[int, int], buffer: Buffer) -> None:
-        """Releases it, unless it is in use."""
-        if _library.library().gw_buffer_release(buffer.handle) == _library.OK:
-            with self._lock:
-                self._registered.pop(key, None)
-
     def forget(self, address: int, nbytes: int) -> None:
-        """The memory was freed, or is another's now."""
+        """The memory was freed, or is another's now. Buckets in it cannot be submitted any more."""
         with self._lock:
-            buffer = self._registered.get((address, nbytes))
-        if buffer:
-            self._forget((address, nbytes), buffer)
+            found = [buffer for buffer in self._registered.values()
+                     if buffer.address < address + nbytes and address < buffer.address + buffer.bytes]
+        for buffer in found:
+            self._release(buffer, may_wait=True)
+
+    def _release(self, buffer: Buffer, may_wait: bool) -> None:
+        code = _library.library().gw_buffer_release(buffer.handle)
+        if code == _library.BUSY and may_wait:  # an operation on it has been enqueued, and not ended
+            _synchronize()
+            code = _library.library().gw_buffer_release(buffer.handle)
+        if code == _library.OK:
+            with self._lock:
+                self._registered.pop(buffer.address, None)
+        elif may_wait:
+            raise _library.error(code)
+
+
+def _synchronize() -> None:
+    import torch
+
+    torch.cuda.synchronize()

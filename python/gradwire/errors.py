@@ -34,6 +34,8 @@ class TimeoutError(Error):  # noqa: A001
 # Codes by the tens they begin with; see the statuses in the C header.
 _BY_TENS = {3: BufferError, 4: BucketError, 5: GroupError, 7: ConnectionError}
 TIMEOUT = 16
+# The memory of a bucket was freed or replaced, or its buffer released, since it was declared.
+MEMORY_GONE = ("GW_ERR_BUFFER_STALE", "GW_ERR_NOT_FOUND")
 
 
 def of(code: int, status: str, text: str) -> Error:

@@ -104,6 +104,7 @@ class Hook:
         self._buckets: dict[int, _Bucket] = {}
         self._waiter = _Waiter(group)
         self._streams: dict[torch.device, Any] = {}
+        self._ops: dict[int, int] = {}  # the last of each bucket on a device
 
     def average(self, bucket: Any) -> Any:
         """A future of the bucket's average."""
@@ -142,7 +143,9 @@ class Hook:
         self.group.load_state(state["state"].numpy().tobytes())
 
     def close(self) -> None:
-        """Leaves the group: after the last backward."""
+        """Leaves the group: after the last backward. Waits until what was submitted has ended."""
+        for op in self._ops.values():
+            _library.library().gw_wait(self.group.handle, op, -1)  # how it ended, check has told
         self._waiter.stop()
         self.group.close()
 
@@ -185,6 +188,7 @@ class Hook:
         side = self._streams.setdefault(flat.device, None) or torch.cuda.Stream(flat.device)
         self._streams[flat.device] = side
         op = self._submit_on_device(bucket, flat, what, current.cuda_stream)
+        self._ops[bucket.index()] = op
         _library.call("gw_stream_wait", self.group.handle, op, side.cuda_stream)
         future = torch.futures.Future(devices=[flat.device])
         with torch.cuda.stream(side):  # the future is complete when this stream has come here
@@ -200,8 +204,8 @@ class Hook:
                 known = self._buckets[bucket.index()] = _Bucket(key, self._declare(bucket, flat, what.address), flat, None)
             try:
                 return self.group.submit(known.handle, stream)
-            except errors.BufferError:
-                if again:
+            except errors.Error as error:
+                if again or error.status not in errors.MEMORY_GONE:
                     raise
             self.group.drop_buckets(what.address, what.bytes)  # other memory has this address now
             self.group.context.pool.forget(what.address, what.bytes)

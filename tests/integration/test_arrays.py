@@ -72,6 +72,17 @@ def _rank_main(rank, folder):
     gradwire.all_reduce(np.zeros(0, np.float32))
     gradwire.barrier()
 
+    pool, memory = group.context.pool, np.zeros(10000, np.uint8)  # as if it were a device's
+    start = memory.ctypes.data
+    whole = pool.register(start, 5000)
+    assert pool.register(start, 5000) is whole and pool.register(start + 100, 200) is whole
+    other = pool.register(start + 6000, 1000)
+    larger = pool.register(start + 4000, 2500)  # overlaps both, which end
+    assert larger is not whole and pool.register(start + 4100, 10) is larger
+    assert pool.register(start, 100) is not whole and pool.register(start + 6600, 400) is not other
+    pool.forget(start, 10000)
+    assert pool.register(start + 4000, 2500) is not larger
+
     part = gradwire.split(rank % 2, -rank)
     assert (part.rank, part.size) == ([1, 0, 0][rank], [2, 1, 2][rank])
     array = np.full(4, rank, np.int64)
@@ -89,6 +100,7 @@ def _rank_main(rank, folder):
     fails(ValueError, "3 ranks", gradwire.all_gather, np.zeros(4), np.zeros(2))
     fails(ValueError, "type", gradwire.all_gather, np.zeros(6, np.float32), np.zeros(2))
     gradwire.check()
+    gradwire.barrier()
     fails(gradwire.BucketError, "rank 1", gradwire.all_reduce, np.zeros(2 if rank == 1 else 3))
     fails(gradwire.BucketError, "rank 1", gradwire.check)
     gradwire.finish()
