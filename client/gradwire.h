@@ -150,36 +150,38 @@ GW_API void gw_disconnect(gw_context_t *context);
 /* ---- groups -------------------------------------------------------------------------------------- */
 
 /* Makes the id of a new group. One rank calls it and passes the 128 bytes to the others by any means
- * (a file, MPI, a torch store). It is a secret: whoever has it may join.
+ * (a file, MPI, a torch store). It is a secret: whoever has it may join. Where the daemon has wire.listen,
+ * ranks on other hosts may, too.
  * Blocking: a round trip.  Errors: GW_ERR_QUOTA, GW_ERR_DRAINING, GW_ERR_DAEMON_GONE. */
 GW_API gw_status_t gw_get_unique_id(gw_context_t *context, gw_unique_id_t *id_out);
 
-/* Joins the group `id` as `rank` of `nranks`. Several groups a process are allowed, and several ranks.
+/* Joins the group `id` as `rank` of `nranks`, each rank through the daemon of its own host. Several groups a
+ * process are allowed, and several ranks.
  * Ownership: end it with gw_group_free.
  * Blocking: until all ranks have joined, or deadline.bootstrap_s of the daemon has passed.
  * Errors: GW_ERR_INVALID_ARGUMENT (rank outside 0..nranks-1, rank taken, nranks differs),
- * GW_ERR_UNKNOWN_ID (not an id of this daemon), GW_ERR_BOOTSTRAP (names the missing ranks),
- * GW_ERR_RANK_DIED, GW_ERR_PROTOCOL_RANK, GW_ERR_QUOTA, GW_ERR_DRAINING, GW_ERR_FD_LIMIT, GW_ERR_NO_MEMORY,
- * GW_ERR_DAEMON_GONE. */
+ * GW_ERR_UNKNOWN_ID (used up, or of another daemon that has no wire.listen), GW_ERR_BOOTSTRAP (names the missing
+ * ranks, the host that is not reached, or what the daemons must have alike and have not), GW_ERR_RANK_DIED,
+ * GW_ERR_PROTOCOL_RANK, GW_ERR_QUOTA, GW_ERR_DRAINING, GW_ERR_FD_LIMIT, GW_ERR_NO_MEMORY, GW_ERR_DAEMON_GONE. */
 GW_API gw_status_t gw_group_init(gw_context_t *context, const gw_unique_id_t *id, int nranks, int rank,
                                  gw_group_t **group_out);
 
-/* How codecs round. Stochastic rounding is right on average, and off by up to twice as much each time; its random bits are
- * a function of the bucket and of how many operations it has had, so that the same run gives the same bits again. */
+/* How codecs round. Stochastic rounding is right on average, and off by up to twice as much each time; its random bits
+ * are a function of the bucket and of how many operations it has had, so the same run gives the same bits again. */
 typedef enum gw_rounding {
     GW_ROUND_DEFAULT, /* what the daemon's wire.rounding says: to nearest, unless it was changed */
     GW_ROUND_NEAREST,
     GW_ROUND_STOCHASTIC,
 } gw_rounding_t;
 
-/* What all ranks of a group must agree on. Start from GW_GROUP_CONFIG_INIT: fields are only ever appended. */
+/* What all ranks of a group must agree on. Start from GW_GROUP_CONFIG_INIT: fields are only ever appended.
+ * `codec` is for buckets with GW_CODEC_DEFAULT, between nodes: "none", "fp16", "bf16", "fp8", "int8", "int4"; or
+ * "auto:" and those that it may take, as "auto:bf16,int8" (none always): the group measures its links when it is made,
+ * and takes what is fastest for each size of bucket, for as long as it lives. A coarser codec must be faster by a
+ * tenth to three tenths. `gwctl groups` shows the choice. */
 typedef struct gw_group_config {
     size_t struct_bytes; /* sizeof(gw_group_config_t) of the caller: GW_GROUP_CONFIG_INIT sets it */
-    const char
-        *codec; /* between nodes, of buckets with GW_CODEC_DEFAULT: "none", "fp16", "bf16", "fp8", "int8", "int4";
-                            or "auto:" and those that it may take, as "auto:bf16,int8" (none always): the group measures
-                            its links when it is made, and takes what is faster for each size of bucket, for as long as it
-                            lives. `gwctl groups` shows the choice. NULL: what the daemon's wire.codec says */
+    const char *codec;   /* NULL: what the daemon's wire.codec says */
     gw_rounding_t rounding;
 } gw_group_config_t;
 #define GW_GROUP_CONFIG_INIT                                                                                           \
@@ -193,11 +195,11 @@ GW_API gw_status_t gw_group_init_config(gw_context_t *context, const gw_unique_i
                                         const gw_group_config_t *config, gw_group_t **group_out);
 
 /* Splits a group as MPI_Comm_split: ranks of one color form a new group, ordered by key, then by rank.
- * A negative color joins none, and *group_out becomes NULL. All ranks of `group` must call it. It succeeds on all ranks or
- * fails on all; when a rank or a node is lost at its very end, some may get a group that has failed instead. Whatever
- * happens to a split, `group` goes on unless it has failed itself.
+ * A negative color joins none, and *group_out becomes NULL. All ranks of `group` must call it. It succeeds on all
+ * ranks or fails on all; when a rank or a node is lost at its very end, some may get a group that has failed instead.
+ * Whatever happens to a split, `group` goes on unless it has failed itself. The new groups have its codec and rounding.
  * Ownership: end the result with gw_group_free; it does not depend on `group` any more.
- * Blocking: until all ranks have called it, or the deadline.
+ * Blocking: until all ranks have called it, or deadline.bootstrap_s.
  * Errors: as gw_group_init, GW_ERR_RANK_LEFT, and the status of `group` if it has failed. */
 GW_API gw_status_t gw_group_split(gw_group_t *group, int color, int key, gw_group_t **group_out);
 
@@ -205,7 +207,8 @@ GW_API gw_status_t gw_group_split(gw_group_t *group, int color, int key, gw_grou
 typedef struct gw_report {
     gw_status_t status;      /* of the group: GW_OK or why it failed; it never changes back */
     uint64_t last_completed; /* all operations up to this sequence number have ended, well but for failed_ops;
-                                every surviving rank of a failed group sees the same number */
+                                every surviving rank of a failed group sees the same number, and on another
+                                host perhaps another one, by what was in flight */
     uint64_t failed_ops;     /* operations that failed alone (GW_ERR_MISMATCH) since the group began */
     uint32_t epoch;          /* counts the lives of the group; data of an old one is dropped */
     char message[512];       /* why, with rank, host, pid and bucket; "" while all is well */
@@ -221,7 +224,8 @@ GW_API gw_status_t gw_group_check(gw_group_t *group, gw_report_t *report_out);
 GW_API gw_status_t gw_group_abort(gw_group_t *group, const char *reason);
 
 /* Leaves the group and frees the handle and its buckets. Ranks that go on submitting get
- * GW_ERR_RANK_LEFT; an operation of this rank that is unfinished fails the group, and streams that wait for it are freed.
+ * GW_ERR_RANK_LEFT; an operation of this rank that is unfinished fails the group, and streams that wait for it are
+ * freed.
  * Blocking: a round trip, so that the daemon has let go of the buckets when it returns; after operations on device
  * memory also until the device has done what was enqueued on it, so no stream of it may be captured meanwhile. */
 GW_API void gw_group_free(gw_group_t *group);
@@ -240,7 +244,8 @@ GW_API gw_status_t gw_group_fd(gw_group_t *group, int *fd_out);
  * lossy codecs left out between nodes so far. Every rank saves and loads its own; the lowest rank of each node carries
  * the node's part, about 8 bytes an element of all buckets with such codecs, and the others' states are small. So are
  * those of a group on one node, or without such codecs. A state fits groups of the same number of ranks, on nodes in
- * the same way, and daemons with the same wire.chunk_bytes.
+ * the same way, and daemons with the same wire.chunk_bytes. It does not say which codec and rounding buckets with
+ * GW_CODEC_DEFAULT had: for the same bits the new group must have the same, which "auto:" does not promise.
  * Save when this rank has waited for all that it has submitted; operations that are submitted meanwhile wait.
  * Ownership: end it with gw_group_state_free.
  * Blocking: until it is copied, twice, and its checksum made.
@@ -255,8 +260,8 @@ GW_API void gw_group_state_free(void *state);
  * declared yet: what is loaded waits for those of the same name, type, count, layout and codec. It counts against
  * the quota of the user who made the group, while it is loaded beside what it replaces.
  * Everything is checked before anything changes. Blocking: as gw_group_state_save.
- * Errors: GW_ERR_STATE (damaged, of another version, or of ranks that were placed otherwise; the message says which), as
- * gw_group_state_save. */
+ * Errors: GW_ERR_STATE (damaged, of another version, or of ranks that were placed otherwise; the message says which),
+ * as gw_group_state_save. */
 GW_API gw_status_t gw_group_state_load(gw_group_t *group, const void *state, size_t bytes);
 
 /* ---- memory --------------------------------------------------------------------------------------- */
@@ -290,8 +295,8 @@ GW_API gw_status_t gw_buffer_alloc(gw_context_t *context, uint64_t bytes, gw_buf
  * GW_ERR_UNSUPPORTED (neither host nor device memory, or the plugin for its device is not installed). */
 GW_API gw_status_t gw_buffer_register(gw_context_t *context, void *data, uint64_t bytes, gw_buffer_t **buffer_out);
 
-/* How the daemon gets at the memory: "shared" (gw_buffer_alloc), "copied" (registered host memory), or for device memory
- * "ipc", "vmm", "pool" or "stream". Static memory. */
+/* How the daemon gets at the memory: "shared" (gw_buffer_alloc), "copied" (registered host memory), or for device
+ * memory "ipc", "vmm", "pool" or "stream". Static memory. */
 GW_API const char *gw_buffer_path(const gw_buffer_t *buffer);
 
 /* Ends a buffer. When it returns the daemon has unmapped it. Buckets that use it must have no
@@ -308,10 +313,11 @@ GW_API uint64_t gw_buffer_bytes(const gw_buffer_t *buffer);
 
 /* How a bucket may shrink on its way between nodes. A codec is a permission: inside a node nothing is encoded, and NONE
  * is exact. DEFAULT leaves it to the group (gw_group_config_t, else the daemon's wire.codec), whose codec is used where
- * it can be: others than NONE are for GW_ALL_REDUCE with GW_SUM or GW_AVG of f32, f16 and bf16. What FP8, INT8 and INT4 leave
- * out is kept and added to the next round of the bucket (error feedback: Seide et al. 2014, Karimireddy et al. 2019),
- * which costs the daemon 8 bytes an element at most, until the group ends; gw_group_state_save keeps it for longer, and
- * `no_error_feedback` of a bucket turns it off. All ranks get the same bits. Infinities and NaNs travel unencoded. */
+ * it can be: others than NONE are for GW_ALL_REDUCE with GW_SUM or GW_AVG of f32, f16 and bf16.
+ * What FP8, INT8 and INT4 leave out is kept and added to the next round of the bucket (error feedback: Seide et al.
+ * 2014, Karimireddy et al. 2019), for at most 4096 buckets a group. That costs the daemon up to 8 bytes an element,
+ * until the group ends; gw_group_state_save keeps it for longer, and `no_error_feedback` of a bucket turns it off.
+ * All ranks get the same bits. Infinities and NaNs travel unencoded. */
 typedef enum gw_codec {
     GW_CODEC_DEFAULT,
     GW_CODEC_NONE,
@@ -364,8 +370,8 @@ typedef struct gw_bucket_desc {
 /* Declares a bucket with the daemon.
  * Ownership: end it with gw_bucket_free; gw_group_free ends what is left.  Blocking: a round trip.
  * Errors: GW_ERR_INVALID_ARGUMENT, GW_ERR_NOT_FOUND (memory in no buffer), GW_ERR_SPAN, GW_ERR_QUOTA,
- * GW_ERR_UNSUPPORTED (a codec that the operation cannot have). In a group on several nodes GW_ERR_QUOTA can also mean the
- * arena of a device, device.wire_bytes. */
+ * GW_ERR_UNSUPPORTED (a codec that the operation cannot have). In a group on several nodes GW_ERR_QUOTA can also mean
+ * memory for chunks under way, that of a device's arena (device.wire_bytes), or what codecs leave out. */
 GW_API gw_status_t gw_bucket_create(gw_group_t *group, const gw_bucket_desc_t *desc, gw_bucket_t **bucket_out);
 
 /* Ends a bucket; it must have no unfinished operation. Errors: GW_ERR_BUSY.
