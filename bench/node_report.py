@@ -53,7 +53,7 @@ class Targets:
     """Lines of what must be reached, met or missed."""
 
     def __init__(self):
-        self.lines, self.n_met = [], 0
+        self.lines, self.n_met, self.n_measured = [], 0, 0
 
     def add(self, what, value, least, label):
         if value is None:
@@ -61,12 +61,13 @@ class Targets:
             return
         met = value >= least
         self.n_met += met
+        self.n_measured += 1
         self.lines.append(f"  {what:<34} {report.shown(value, '>='):10.2f}  >= {least:<5} {'met   ' if met else 'MISSED'}  "
                           f"{label}")
 
     def text(self):
         return "\n".join(["Targets (medians; all nodes on this machine):", *self.lines,
-                          f"{self.n_met} of {len(self.lines)} met"])
+                          f"{self.n_met} of {self.n_measured} met"])
 
 
 def add_limited(targets, rows, n):

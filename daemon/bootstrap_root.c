@@ -134,6 +134,15 @@ static void copy_text(const char *from, char *to, size_t bytes) {
 static bool compare_settings(const branch_t *branch, const Gw__NodeHello *hello) {
     gwd_group_t *group = branch->group;
 
+    if (strcmp(branch->version, group->server->version) != 0) { /* what goes over the wire has no version of its own */
+        char text[GWD_TEXT_BYTES];
+
+        snprintf(text, sizeof(text),
+                 "gradwired is %s on host %s and %s on host %s: install the same version on all hosts of a group",
+                 group->server->version, group->server->host, branch->version, branch->host);
+        gwd_group_give_up(group, GW_ERR_BOOTSTRAP, text);
+        return false;
+    }
     for (size_t i = 0; i < GWD_COUNT_SHARED; i++) {
         char own[GWD_CONFIG_STRING_BYTES], theirs[GWD_CONFIG_STRING_BYTES] = "not set", text[GWD_TEXT_BYTES];
 

@@ -15,6 +15,14 @@ static gw_status_t new_blocks(gwd_wire_blocks_t **list, struct gwd_device *devic
         snprintf(text, text_bytes, "out of memory");
         return GW_ERR_NO_MEMORY;
     }
+    if (!device->wire_arena.base) {
+        free(blocks);
+        snprintf(
+            text, text_bytes,
+            "device %s has no arena for groups on several nodes, which takes wire.listen: set it on this host, too",
+            device->uuid);
+        return GW_ERR_UNSUPPORTED;
+    }
     if (!gwd_arena_take(&device->wire_arena, blocks->blocks, n)) {
         free(blocks);
         snprintf(text, text_bytes,

@@ -24,7 +24,8 @@ typedef struct gwd_wire_blocks {
 } gwd_wire_blocks_t;
 
 /* Gives the bucket, whose buffers keep its devices open, `n` blocks; none if its memory is the host's. The rank's are
- * in `list`. Thread: the loop. Errors, with text: GW_ERR_QUOTA (the arena has no room), GW_ERR_NO_MEMORY. */
+ * in `list`. Thread: the loop. Errors, with text: GW_ERR_QUOTA (the arena has no room), GW_ERR_UNSUPPORTED
+ * (there is none), GW_ERR_NO_MEMORY. */
 gw_status_t gwd_wire_blocks_take(gwd_wire_blocks_t **list, struct gwd_bucket *bucket, uint32_t n, char *text,
                                  size_t text_bytes);
 void gwd_wire_blocks_give(gwd_wire_blocks_t **list, struct gwd_bucket *bucket);

@@ -117,7 +117,8 @@ static void greet(fake_t *fake, uint32_t nranks, char **words, size_t n) {
     }
     gwd_wire_address(fake->wire, &address, &bytes);
     hello.nranks = nranks;
-    hello.host = hello.version = hello.isa = (char *)(uintptr_t) "fake";
+    hello.host = hello.isa = (char *)(uintptr_t) "fake";
+    hello.version = getenv("GW_TEST_VERSION");
     hello.n_setting = n;
     hello.setting = list;
     hello.address.data = (uint8_t *)(uintptr_t)address;

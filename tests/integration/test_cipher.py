@@ -14,8 +14,8 @@ import subprocess
 import threading
 import time
 
-from ranks import (PATIENCE_S, SLOW, Daemon, Skip, check, contains, equal, exchange, join, main, prepare, program, reap, spawn,
-                   until)
+from ranks import (PATIENCE_S, SLOW, Daemon, Skip, check, contains, equal, exchange, join, kill, main, prepare, program, reap,
+                   spawn, until)
 
 CIPHER = "--wire.cipher=chacha20-poly1305"
 WIRE = ("--wire.port=0", "--wire.transports=tcp", "--wire.devices=lo")
@@ -143,13 +143,17 @@ def others_read_nothing():
 class _Fake:
     """A group of a daemon's rank and a node that sends what it is told."""
 
-    def __init__(self, daemon, *settings):
+    def __init__(self, daemon, *settings, version=None):
         self.rank = daemon.rank()
         unique_id = self.rank.ok("id")
         self.rank.send(f"join g {unique_id} 2 0")
         alike = [f"{item['name']}={item['value']}" for item in daemon.admin_json("config")
                  if item["name"] in ("wire.chunk_bytes", "group.credits", "deadline.silence_ms")]
-        self.process = spawn([program("tests/integration/fake_node"), unique_id, "2", "1", *alike, *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = spawn([program("tests/integration/fake_node"), unique_id, "2", "1", *alike, *settings],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                             env=dict(os.environ, GW_TEST_VERSION=version or daemon.admin_json("status")["version"]))
+
+    def join(self):
         self.answer("ready")
         self.rank.answer("GW_OK")
 
@@ -172,6 +176,7 @@ class _Fake:
 def _fake(*flags, name="chacha20-poly1305"):
     with Daemon("--wire.listen=127.0.0.2", *WIRE, f"--wire.cipher={name}", *flags, bystanders=False, checks=False) as daemon:
         fake = _Fake(daemon, f"wire.cipher={name}")
+        fake.join()
         yield daemon, fake
         fake.end()
         daemon.assert_alive()
@@ -182,6 +187,14 @@ def _counted(daemon, fake, command, n):
     fake.do(command)
     until(lambda: daemon.stat("wire_refused") == before + n, f"{n} more refused after {command}", PATIENCE_S)
     equal(fake.rank.do("check g").status, "GW_OK", f"the group after {command}")
+
+
+def another_version_is_named():
+    """What goes over the wire has no version of its own."""
+    with Daemon("--wire.listen=127.0.0.2", *WIRE, bystanders=False, checks=False) as daemon:
+        fake = _Fake(daemon, "wire.cipher=none", version="9.9.9")
+        fake.rank.answer("GW_ERR_BOOTSTRAP", "9.9.9 on host fake", "the same version")
+        kill(fake.process)
 
 
 def what_strangers_send_is_dropped_and_counted():
