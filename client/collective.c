@@ -128,6 +128,7 @@ static gw_status_t run(gw_group_t *group, gw_queue_t queue, gw_bucket_desc_t *de
     if (status != GW_OK)
         return status;
     desc->name = name_of(desc->collective);
+    desc->no_error_feedback = 1; /* they have no names of their own: what one leaves out is not the next one's */
     status = get(group, desc, &bucket);
     if (status != GW_OK)
         return status;

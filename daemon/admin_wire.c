@@ -17,8 +17,8 @@ static double predicted_us(const gwd_group_t *group, uint32_t size_class, gw_cod
                            uint64_t bytes) {
     uint64_t size = ops ? bytes / ops : gwd_size_class_max(size_class) / 4 * 3;
 
-    return 1e6 * gwd_codec_predict_s(&group->policy.figures, codec, size, group->map->n_nodes,
-                                     (uint64_t)group->server->config.wire_chunk_bytes);
+    return 1e6 *
+           gwd_codec_predict_s(&group->policy.figures, codec, size, group->map->n_nodes, gwd_group_wire_chunk(group));
 }
 
 /* NULL: there is nothing to say of it. */

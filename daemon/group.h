@@ -145,6 +145,9 @@ const char *gwd_group_remote_host(const gwd_group_t *group, uint32_t rank, const
 
 /* ---- group_start.c ------------------------------------------------------------------------------ */
 
+/* The size of the chunks that its buckets go to other nodes in. */
+uint64_t gwd_group_wire_chunk(const gwd_group_t *group);
+
 /* Says which lane it will have, if it has none. */
 void gwd_group_choose_lane(gwd_group_t *group);
 
@@ -213,7 +216,7 @@ void gwd_group_event(struct gwd_server *server, const gwd_event_t *event);
 /* Makes and charges what operations of the bucket need beside buffers, and gives it its residual, so that none of them
  * can fail for want of that. To the user who made the group, until the group ends. Errors, with text: GW_ERR_QUOTA,
  * GW_ERR_NO_MEMORY. */
-gw_status_t gwd_group_reserve(gwd_group_t *group, gwd_bucket_t *bucket, char *text, size_t text_bytes);
+gw_status_t gwd_group_reserve(gwd_group_t *group, uint32_t rank, gwd_bucket_t *bucket, char *text, size_t text_bytes);
 uint64_t gwd_group_residual_bytes(const gwd_group_t *group);
 void gwd_group_give_back(gwd_group_t *group);
 

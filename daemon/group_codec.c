@@ -62,8 +62,7 @@ void gwd_group_agree(gwd_group_t *group, uint32_t rank, const char *host, const 
 }
 
 void gwd_group_codec_table(const gwd_group_t *group, gw_codec_t table_out[GWD_SIZE_CLASSES]) {
-    gwd_codec_table(&group->policy, group->map ? group->map->n_nodes : 1,
-                    (uint64_t)group->server->config.wire_chunk_bytes, table_out);
+    gwd_codec_table(&group->policy, group->map ? group->map->n_nodes : 1, gwd_group_wire_chunk(group), table_out);
 }
 
 gw_codec_t gwd_group_codec_of(const gwd_group_t *group, const gwd_bucket_t *bucket) {

@@ -111,6 +111,10 @@ void gwd_group_choose_lane(gwd_group_t *group) {
     group->server->lane_groups[group->lane]++;
 }
 
+uint64_t gwd_group_wire_chunk(const gwd_group_t *group) {
+    return gwd_plan_wire_chunk((uint64_t)group->server->config.wire_chunk_bytes, group->map ? group->map->n_nodes : 1);
+}
+
 static bool make_seed(gwd_group_t *group, gwd_group_seed_t **seed_out) {
     const gwd_config_t *config = &group->server->config;
     gwd_group_seed_t *seed;
@@ -121,7 +125,7 @@ static bool make_seed(gwd_group_t *group, gwd_group_seed_t **seed_out) {
                                        .chunk_bytes = (uint64_t)config->reduce_chunk_bytes,
                                        .device_chunk_bytes = (uint64_t)config->device_chunk_bytes,
                                        .device_window = (uint32_t)config->device_window,
-                                       .wire_chunk_bytes = (uint64_t)config->wire_chunk_bytes,
+                                       .wire_chunk_bytes = gwd_group_wire_chunk(group),
                                        .wire_window = (uint32_t)config->wire_window,
                                        .is_stochastic = group->policy.choice.is_stochastic});
     group->counters = calloc(1, sizeof(*group->counters) + group->nranks * sizeof(group->counters->ranks[0]));

@@ -38,6 +38,8 @@ struct gwd_state_job {
 
 typedef struct gwd_state_job job_t;
 
+enum { ALIKE_MAX = 64 }; /* buckets of one fingerprint: each is looked for among all of the group's */
+
 /* ---- what is kept --------------------------------------------------------------------------------------- */
 
 static gw_status_t charge(gwd_group_t *group, uint64_t bytes, char *text, size_t text_bytes) {
@@ -65,13 +67,27 @@ static gw_status_t reserve_flights(gwd_group_t *group, const gwd_bucket_t *bucke
 static gw_status_t reserve_residual(gwd_group_t *group, gwd_bucket_t *bucket, char *text, size_t text_bytes) {
     const gwd_bucket_desc_t *desc = &bucket->desc;
     uint64_t count = gwd_residual_numbers(bucket->codec, desc->no_error_feedback, desc->count);
-    uint64_t bytes = gwd_residual_bytes(count);
+    uint64_t bytes = gwd_residual_bytes(count), key = bucket->fingerprint;
+    gwd_residual_t *residual = gwd_residual_find(group->residuals, key, count);
     char why[GWD_TEXT_BYTES / 2];
+    uint32_t ordinal = 0;
     gw_status_t status;
 
-    bucket->residual = gwd_residual_find(group->residuals, bucket->fingerprint, count);
-    if (bucket->residual)
+    while (residual && residual->in_use && ++ordinal < ALIKE_MAX) {
+        key = gwd_residual_key(bucket->fingerprint, ordinal);
+        residual = gwd_residual_find(group->residuals, key, count);
+    }
+    if (ordinal == ALIKE_MAX) {
+        snprintf(text, text_bytes,
+                 "bucket '%s': %d of this name and size keep what their codec leaves out: name them apart", desc->name,
+                 ALIKE_MAX);
+        return GW_ERR_INVALID_ARGUMENT;
+    }
+    if (residual) {
+        residual->in_use = true;
+        bucket->residual = residual;
         return GW_OK;
+    }
     if (group->n_residuals == GWD_RESIDUALS_MAX) {
         snprintf(text, text_bytes,
                  "bucket '%s': the group keeps what codecs left out of %d buckets already, those that were freed "
@@ -85,34 +101,36 @@ static gw_status_t reserve_residual(gwd_group_t *group, gwd_bucket_t *bucket, ch
                  gw_codec_name(bucket->codec), (unsigned long long)bytes, why);
         return status;
     }
-    bucket->residual = gwd_residual_new(bucket->fingerprint, count);
-    if (!bucket->residual) {
+    residual = gwd_residual_new(key, count);
+    if (!residual) {
         refund(group, bytes);
         snprintf(text, text_bytes, "bucket '%s': no memory for what codec %s leaves out", desc->name,
                  gw_codec_name(bucket->codec));
         return GW_ERR_NO_MEMORY;
     }
-    bucket->residual->next = group->residuals;
-    group->residuals = bucket->residual;
+    residual->in_use = true;
+    residual->next = group->residuals;
+    group->residuals = bucket->residual = residual;
     group->n_residuals++;
     return GW_OK;
 }
 
-static bool keeps_something(const gwd_group_t *group, const gwd_bucket_t *bucket) {
+/* What is kept is the node's, with the buckets of its lowest rank. */
+static bool keeps_something(const gwd_group_t *group, uint32_t rank, const gwd_bucket_t *bucket) {
     const gwd_bucket_desc_t *desc = &bucket->desc;
 
-    return bucket->codec != GW_CODEC_NONE &&
+    return rank == group->map->nodes[group->map->own_node].lowest_rank && bucket->codec != GW_CODEC_NONE &&
            (group->plan.is_stochastic || gwd_residual_numbers(bucket->codec, desc->no_error_feedback, desc->count) > 0);
 }
 
-gw_status_t gwd_group_reserve(gwd_group_t *group, gwd_bucket_t *bucket, char *text, size_t text_bytes) {
+gw_status_t gwd_group_reserve(gwd_group_t *group, uint32_t rank, gwd_bucket_t *bucket, char *text, size_t text_bytes) {
     gw_status_t status = GW_OK;
 
     if (!group->map || bucket->desc.count == 0)
         return GW_OK;
     if (group->flight_bytes == 0)
         status = reserve_flights(group, bucket, text, text_bytes);
-    if (status == GW_OK && keeps_something(group, bucket))
+    if (status == GW_OK && keeps_something(group, rank, bucket))
         status = reserve_residual(group, bucket, text, text_bytes);
     return status;
 }

@@ -1,6 +1,6 @@
 /* lane_copy.h - copies between devices and arenas that a lane has under way
  *
- * Inner header of lane_copy.c, lane_staged.c and lane_flight.c.
+ * Inner header of lane_copy.c, lane_staged.c and lane_flight_copy.c.
  */
 #ifndef GWD_LANE_COPY_H
 #define GWD_LANE_COPY_H

@@ -497,6 +497,7 @@ static gwd_wire_flight_t *free_flight(const struct gwd_wire_group *wire) {
 /* Begins what can begin, in the order of sequence numbers: all nodes have the same chunks under way, so none waits for
  * one that another node has no flight for. Returns whether the operation after this one may begin. */
 static bool begin_chunks(gwd_op_t *op) {
+    uint64_t sequence = op->sequence;
     gwd_wire_flight_t *flight;
 
     if (op->state == GWD_OP_FREE || op->state == GWD_OP_FAILED)
@@ -504,8 +505,11 @@ static bool begin_chunks(gwd_op_t *op) {
     if (op->state != GWD_OP_RUNNING)
         return false;
     while (op->group->status == GW_OK && op->next_chunk < op->wire_chunks &&
-           (flight = free_flight(op->group->wire)) != NULL)
+           (flight = free_flight(op->group->wire)) != NULL) {
         begin_chunk(flight, op);
+        if (op->sequence != sequence || op->state != GWD_OP_RUNNING)
+            return true; /* it has ended with that, and its place may be another's already, whose turn comes later */
+    }
     return op->next_chunk == op->wire_chunks;
 }
 
@@ -565,6 +569,10 @@ void gwd_wire_run(gwd_op_t *op) {
         return;
     }
     gwd_flight_count_begin(op);
+    if (gwd_lane_is_staged(op) && group->nranks > GWD_STREAM_DEPTH) {
+        gwd_lane_group_fail(group, GW_ERR_UNSUPPORTED, "more ranks of one node than copies can be under way");
+        return;
+    }
     if (gwd_lane_is_staged(op))
         atomic_fetch_add_explicit(&group->counters->staged, 1, memory_order_relaxed);
     if (op->wire_chunks == 0)

@@ -108,7 +108,11 @@ void gwd_flight_copy(gwd_wire_flight_t *flight, bool in, void (*copied)(gwd_wire
 void gwd_lane_wire_copies_turn(gwd_lane_t *lane) {
     gwd_wire_flight_t *flight;
 
-    while ((flight = lane->copies_due) != NULL && gwd_lane_copies_reserve(lane, flight->n_copies)) {
+    while ((flight = lane->copies_due) != NULL) {
+        if (flight->op->group->status != GW_OK)
+            flight->n_copies = 0; /* none will be started */
+        if (!gwd_lane_copies_reserve(lane, flight->n_copies))
+            return;
         lane->copies_due = flight->next_due;
         start(flight);
     }

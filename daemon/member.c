@@ -67,13 +67,20 @@ err_charge:
     return GW_ERR_NO_MEMORY;
 }
 
+/* What a bucket has taken of its group. */
+static void give_back(gwd_member_t *member, gwd_bucket_t *bucket) {
+    gwd_wire_blocks_give(&member->wire_blocks, bucket);
+    if (bucket->residual)
+        bucket->residual->in_use = false;
+}
+
 static void free_bucket(void *item, void *context) {
     gwd_bucket_t *bucket = item;
     gwd_member_t *member = context;
     gwd_buffer_t *send_buffer = bucket->desc.send_buffer, *recv_buffer = bucket->desc.recv_buffer;
 
     gwd_table_remove(&member->buckets, bucket->id);
-    gwd_wire_blocks_give(&member->wire_blocks, bucket);
+    give_back(member, bucket);
     gwd_quota_refund(member->session->user, GWD_QUOTA_BUCKETS, gwd_bucket_charge(bucket->desc.n_matrices));
     gwd_bucket_free(bucket);
     if (send_buffer)
@@ -179,7 +186,7 @@ gw_status_t gwd_member_add_bucket(gwd_member_t *member, gwd_bucket_t *bucket, ch
     bucket->id = gwd_table_add(&member->buckets, bucket);
     if (bucket->id == 0)
         goto err_memory;
-    status = gwd_group_reserve(member->group, bucket, text, text_bytes);
+    status = gwd_group_reserve(member->group, member->rank, bucket, text, text_bytes);
     if (status != GW_OK)
         goto err;
     if (!gwd_lane_send(lane_of(member->group), &command))
@@ -196,7 +203,7 @@ err_memory:
 err:
     if (bucket->id)
         gwd_table_remove(&member->buckets, bucket->id);
-    gwd_wire_blocks_give(&member->wire_blocks, bucket);
+    give_back(member, bucket);
     return status;
 }
 

@@ -12,6 +12,9 @@ enum { DEVICE_PIECES = 8, DEVICE_CHUNK_BYTES_MIN = 256 << 10 };
 /* So small that even one chunk occupies several threads: it is on its way, and everybody waits for it. */
 enum { DEVICE_PIECE_BYTES = 128 << 10 };
 
+/* Of a chunk between nodes, one node's part. */
+enum { WIRE_SHARD_BYTES = 128 << 10 };
+
 /* FNV-1a: the hash only has to tell plans apart, nobody attacks it. */
 static uint64_t mix(uint64_t hash, uint64_t value) {
     for (int i = 0; i < 8; i++) {
@@ -57,6 +60,12 @@ void gwd_plan_set_codecs(gwd_plan_t *plan, const gw_codec_t codecs[GWD_SIZE_CLAS
         plan->codecs[i] = codecs[i];
         plan->hash = mix(plan->hash, (uint64_t)codecs[i]);
     }
+}
+
+uint64_t gwd_plan_wire_chunk(uint64_t most_bytes, uint32_t n_nodes) {
+    uint64_t bytes = (uint64_t)WIRE_SHARD_BYTES * n_nodes;
+
+    return bytes < most_bytes ? bytes : most_bytes;
 }
 
 uint64_t gwd_plan_device_chunk(const gwd_plan_t *plan, uint64_t bytes) {

@@ -56,6 +56,10 @@ void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, const gwd_plan_config_
 /* Completes it, once. */
 void gwd_plan_set_codecs(gwd_plan_t *plan, const gw_codec_t codecs[GWD_SIZE_CLASSES]);
 
+/* The size of the chunks that a bucket goes to other nodes in, at most `most_bytes`: what a node does last, when there is
+ * nothing else to send meanwhile, takes as long as a shard. */
+uint64_t gwd_plan_wire_chunk(uint64_t most_bytes, uint32_t n_nodes);
+
 /* The size that a device's bucket of `bytes` is copied in: small enough that its parts overlap. */
 uint64_t gwd_plan_device_chunk(const gwd_plan_t *plan, uint64_t bytes);
 

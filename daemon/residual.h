@@ -1,9 +1,9 @@
 /* residual.h - what is kept of a bucket between nodes: what a lossy codec left out, to be added next time, and how many
  * operations there have been, which seeds stochastic rounding
  *
- * The loop makes one for each kind of bucket (fingerprint and count) of a group that needs it, charged to the user who
- * made the group, and keeps it until the group ends: a bucket that is declared again goes on where it was. The list is
- * the loop's. The numbers belong to the lane, and to the loop or a helper thread while the lane holds the group still
+ * The loop makes one for each bucket of a node's lowest rank that needs it, charged to the user who made the group, and
+ * keeps it until the group ends: a bucket that is declared again goes on where it was. Buckets of one fingerprint are
+ * told apart by the order in which they were declared. The list is the loop's. The numbers belong to the lane, and to the loop or a helper thread while the lane holds the group still
  * (GWD_COMMAND_HOLD).
  */
 #ifndef GWD_RESIDUAL_H
@@ -18,8 +18,10 @@ enum { GWD_RESIDUALS_MAX = 4096 }; /* of one group */
 
 typedef struct gwd_residual {
     struct gwd_residual *next;
-    uint64_t fingerprint, count; /* of numbers; 0: there are none, only n_ops */
-    uint64_t n_ops;              /* that have used it */
+    uint64_t fingerprint;   /* gwd_residual_key of its bucket's */
+    uint64_t count;         /* of numbers; 0: there are none, only n_ops */
+    uint64_t n_ops;         /* that have used it */
+    bool in_use;            /* by a bucket */
     float *parts, *results; /* `count` each, one after the other; of this node's partial results, and of the shards it
                                owns */
 } gwd_residual_t;
@@ -36,6 +38,11 @@ gwd_residual_t *gwd_residual_new(uint64_t fingerprint, uint64_t count);
 /* Not by the fingerprint alone: whoever finds two buckets of one fingerprint must not make the daemon write past the end
  * of the smaller one's. NULL: there is none. */
 gwd_residual_t *gwd_residual_find(gwd_residual_t *list, uint64_t fingerprint, uint64_t count);
+
+/* Which of several buckets of one fingerprint it is for, by the order in which they were declared. */
+static inline uint64_t gwd_residual_key(uint64_t fingerprint, uint32_t ordinal) {
+    return fingerprint + ordinal * UINT64_C(0x9e3779b97f4a7c15);
+}
 
 /* Exchanges what two of the same kind hold, without copying it. */
 void gwd_residual_swap(gwd_residual_t *a, gwd_residual_t *b);

@@ -73,11 +73,11 @@ static gw_status_t compare(const gwd_placement_t *state, const gwd_placement_t *
         return GW_ERR_STATE;
     }
     if (state->chunk_bytes != group->chunk_bytes) {
-        snprintf(
-            text, text_bytes,
-            "this state was saved with wire.chunk_bytes %llu, and the daemon has %llu: set it to what it was on all "
-            "nodes",
-            (unsigned long long)state->chunk_bytes, (unsigned long long)group->chunk_bytes);
+        snprintf(text, text_bytes,
+                 "this state was saved with chunks of %llu bytes between nodes, and here they have %llu: set "
+                 "wire.chunk_bytes to what it was on all "
+                 "nodes",
+                 (unsigned long long)state->chunk_bytes, (unsigned long long)group->chunk_bytes);
         return GW_ERR_STATE;
     }
     return GW_OK;

@@ -16,7 +16,7 @@
 typedef struct gwd_placement {
     uint32_t nranks, n_nodes;
     uint32_t rank;           /* whose state it is */
-    uint64_t chunk_bytes;    /* wire.chunk_bytes, which cuts shards; 0 on one node */
+    uint64_t chunk_bytes;    /* between nodes, which cuts shards; 0 on one node */
     const uint32_t *node_of; /* by rank; NULL: all are on one node */
 } gwd_placement_t;
 

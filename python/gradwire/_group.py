@@ -165,11 +165,11 @@ class Group:
     # ---- buckets -------------------------------------------------------------------------------------
 
     def bucket(self, collective: int, type_: int, count: int, send: int, recv: int, *, op: str = "sum", root: int = 0,
-               codec: str | None = None, name: str = "", priority: int = 0,
+               codec: str | None = None, name: str = "", priority: int = 0, error_feedback: bool = True,
                matrices: list[tuple[int, int, int, int]] | None = None) -> int:
         """A gw_bucket_t, the same one for the same arguments. Memory must lie in buffers."""
         shapes = tuple(matrices or ())
-        key = (collective, type_, count, send, recv, op, root, codec, name, priority, shapes)
+        key = (collective, type_, count, send, recv, op, root, codec, name, priority, error_feedback, shapes)
         with self._lock:
             known = self._buckets.get(key)
             if known:
@@ -178,7 +178,8 @@ class Group:
         layout = (_library.Matrix * len(shapes))(*shapes)
         desc = _library.BucketDesc(ctypes.sizeof(_library.BucketDesc), name.encode(), collective, type_,
                                    _choose(OPS, op, "operation"), root, count, send or None, recv or None, priority,
-                                   layout if shapes else None, len(shapes), _choose(CODECS, codec, "codec"))
+                                   layout if shapes else None, len(shapes), _choose(CODECS, codec, "codec"),
+                                   not error_feedback)
         handle = _library.out("gw_bucket_create", self.handle, ctypes.byref(desc))
         with self._lock:
             self._buckets[key] = _Bucket(handle, send, recv)
@@ -273,10 +274,12 @@ class Group:
 
     def all_reduce(self, array: Any, op: str = "sum", *, codec: str | None = None, name: str = "", priority: int = 0,
                    async_op: bool = False, stream: int | None = None) -> Work | None:
-        """Every rank's `array` becomes the sum (or what `op` says) of all, in place."""
+        """Every rank's `array` becomes the sum (or what `op` says) of all, in place.
+
+        What a codec leaves out is kept and added next time if the array has a name, which says what is the same array."""
         span = _arrays.span(array, op)
         return self._run((array,), ALL_REDUCE, span, span, span.count, 0, async_op, stream, op=op, codec=codec, name=name,
-                         priority=priority)
+                         priority=priority, error_feedback=bool(name))
 
     def reduce_scatter(self, output: Any, array: Any, op: str = "sum", *, name: str = "", async_op: bool = False,
                        stream: int | None = None) -> Work | None:

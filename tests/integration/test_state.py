@@ -141,6 +141,36 @@ def loading_replaces_what_there_is():
         equal(_train(ranks, range(3)), first, "after a state without residuals")
 
 
+def _two_tensors(both, how):
+    """What comes of tensor b, after tensor a of the same size or without it."""
+    with _nodes("--wire.codec=int4") as daemons:
+        ranks = _group(daemons, [0, 1])
+        for number, rank in enumerate(ranks):
+            for name, seed in (("a", 1), ("b", 11)):
+                rank.ok(f"alloc {name} {COUNT * 4}")
+                rank.ok(f"alloc out{name} {COUNT * 4}")
+                rank.ok(f"noise {name} {COUNT} {number + seed}")
+                if how == "buckets":
+                    rank.ok(f"bucket {name} g all_reduce f32 avg {COUNT} {name}:0 out{name}:0 as=one")
+        for name in ("a", "b") if both else ("b",):
+            for rank in ranks:
+                rank.send(f"submit {name}" if how == "buckets" else
+                          f"call g all_reduce f32 avg {COUNT} {name}:0 out{name}:0")
+            for rank, reply in [(rank, rank.recv()) for rank in ranks]:
+                equal(reply.status, "GW_OK", "the operation")
+                if how == "buckets":
+                    rank.ok(f"wait g {reply.text} 20000")
+        kept = 4096 * -(-2 * 4 * COUNT // 4096) * (2 if how == "buckets" else 0)
+        equal([daemon.admin_json("status")["residual_bytes"] for daemon in daemons], [kept, kept], "bytes kept")
+        return ranks[0].ok(f"digest outb {COUNT * 4}")
+
+
+def what_one_tensor_leaves_out_is_not_added_to_another():
+    """They have the same name and size."""
+    for how in ("buckets", "calls"):
+        equal(_two_tensors(True, how), _two_tensors(False, how), f"results with {how}")
+
+
 def groups_that_keep_nothing_have_small_states():
     with _folder() as file, Daemon(bystanders=False) as daemon:
         ranks = daemon.ready(2, more="codec=int8")  # on one node no codec is used
@@ -199,7 +229,7 @@ def other_chunks_are_refused():
         with _nodes() as daemons:
             _save(_prepared(daemons), file)
         with _nodes("--wire.chunk_bytes=64K") as daemons:
-            _prepared(daemons)[0].expect("GW_ERR_STATE", f"load g {file(0)}", "wire.chunk_bytes 1048576", "65536")
+            _prepared(daemons)[0].expect("GW_ERR_STATE", f"load g {file(0)}", "chunks of 262144", "65536")
 
 
 def an_operation_under_way_is_in_the_way():
@@ -247,7 +277,7 @@ def clients_that_give_no_proper_memfd_are_refused():
                                ("GW_ERR_BUFFER_SEAL", gw.Memory(size, seals=gw.F_SEAL_SHRINK | gw.F_SEAL_SEAL))):
             refused(status, [memory.fd])
         state = group.save_state()
-        equal(HEAD.unpack(state[:HEAD.size]), (b"GWSTATE\0", 1, 2, 2, 0, 1 << 20, size, 0, 0), "the head of a state")
+        equal(HEAD.unpack(state[:HEAD.size]), (b"GWSTATE\0", 1, 2, 2, 0, 2 * 131072, size, 0, 0), "the head of a state")
         group.load_state(state)
         with tempfile.TemporaryFile() as file:
             file.write(state)

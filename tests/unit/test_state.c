@@ -108,7 +108,7 @@ static void other_placements_are_named(void) {
     CU_ASSERT_EQUAL(read_state(state, bytes, &other, "of rank 1, and was given to rank 3"), GW_ERR_STATE);
     other = placement;
     other.chunk_bytes = 65536;
-    CU_ASSERT_EQUAL(read_state(state, bytes, &other, "wire.chunk_bytes 1048576, and the daemon has 65536"),
+    CU_ASSERT_EQUAL(read_state(state, bytes, &other, "chunks of 1048576 bytes between nodes, and here they have 65536"),
                     GW_ERR_STATE);
     free(state);
 }
