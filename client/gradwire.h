@@ -258,7 +258,7 @@ GW_API void gw_group_state_free(void *state);
 
 /* Replaces what the group has kept by a state; each rank loads its own before it submits again. Its buckets need not be
  * declared yet: what is loaded waits for those of the same name, type, count, layout and codec. It counts against
- * the quota of the user who made the group, while it is loaded beside what it replaces.
+ * the quota of the user who made the group, and, while it is read, of this rank's user beside what it replaces.
  * Everything is checked before anything changes. Blocking: as gw_group_state_save.
  * Errors: GW_ERR_STATE (damaged, of another version, or of ranks that were placed otherwise; the message says which),
  * as gw_group_state_save. */

@@ -10,6 +10,7 @@
 #include "gradwire.pb-c.h"
 #include "group_map.h"
 #include "log.h"
+#include "status.h"
 #include "unpack.h"
 
 enum { BACKLOG = 512 };
@@ -126,14 +127,6 @@ void gwd_bootstrap_refuse(gwd_contact_t *peer, gw_status_t status, const char *t
     gwd_contact_finish(peer);
 }
 
-gw_status_t gwd_bootstrap_error(uint32_t number) {
-    gw_status_t status = (gw_status_t)number;
-
-    return status == GW_OK || status == GW_IN_PROGRESS || strcmp(gw_status_name(status), "GW_ERR_UNKNOWN") == 0
-               ? GW_ERR_BOOTSTRAP
-               : status;
-}
-
 bool gwd_bootstrap_read_failure(const uint8_t *body, size_t bytes, gw_status_t *status_out, char *text,
                                 size_t text_bytes) {
     ProtobufCMessage *message = gwd_unpack(&gw__node_failure__descriptor, body, bytes);
@@ -141,7 +134,7 @@ bool gwd_bootstrap_read_failure(const uint8_t *body, size_t bytes, gw_status_t *
 
     if (!message)
         return false;
-    *status_out = gwd_bootstrap_error(failure->status);
+    *status_out = gw_status_failure(failure->status, GW_ERR_BOOTSTRAP);
     gw_escape(failure->text, strlen(failure->text), text, text_bytes);
     gwd_unpack_free(message);
     return true;

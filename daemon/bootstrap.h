@@ -58,9 +58,6 @@ void gwd_bootstrap_measured(gwd_group_t *group, const gwd_codec_figures_t *figur
 /* Sends a NodeFailure, the last frame, and finishes the connection. */
 void gwd_bootstrap_refuse(gwd_contact_t *peer, gw_status_t status, const char *text);
 
-/* The error of that number, or GW_ERR_BOOTSTRAP if there is none. */
-gw_status_t gwd_bootstrap_error(uint32_t number);
-
 /* Takes one apart: text that is safe to show, and a status that there is. False: it is malformed. */
 bool gwd_bootstrap_read_failure(const uint8_t *body, size_t bytes, gw_status_t *status_out, char *text,
                                 size_t text_bytes);

@@ -13,6 +13,7 @@
 #include "kernels.h"
 #include "log.h"
 #include "measure.h"
+#include "status.h"
 #include "unpack.h"
 
 enum { ROUNDS = 3, PAUSE_MS = 1000, GRACE_S = 5 };
@@ -24,10 +25,10 @@ struct gwd_branch {
     gwd_address_list_t roots;
     char why[GWD_ADDRESSES_MAX][128]; /* what came of each */
     unsigned at, round;
-    bool greeted;    /* the root has welcomed it */
-    char host[65];   /* of the root */
-    uint32_t n_rows; /* of the table that have come */
-    bool measuring;
+    bool greeted;             /* the root has welcomed it */
+    char host[65];            /* of the root */
+    uint32_t n_rows;          /* of the table that have come */
+    bool measuring, measured; /* NodeMeasure has come, and NodeMeasured has gone */
 };
 
 static void connect_next(struct gwd_branch *branch);
@@ -42,6 +43,7 @@ void gwd_branch_end(gwd_group_t *group, gw_status_t status, const char *text) {
     struct gwd_branch *branch = group->branch;
 
     group->branch = NULL;
+    group->awaits_speed = false;
     if (branch->peer && status != GW_OK)
         gwd_bootstrap_refuse(branch->peer, status, text);
     else if (branch->peer)
@@ -236,7 +238,8 @@ static bool on_refusal(struct gwd_branch *branch, const Gw__NodeRefusal *refusal
         return false;
     gw_escape(refusal->text, strlen(refusal->text), text, sizeof(text));
     member->leaving = true; /* the answer may close its session, which must not end the others */
-    gwd_session_error(member->session, member->request, (gw_status_t)refusal->status, "%s", text);
+    gwd_session_error(member->session, member->request, gw_status_failure(refusal->status, GW_ERR_BOOTSTRAP), "%s",
+                      text);
     gwd_member_free(member); /* the last one ends the group */
     return true;
 }
@@ -346,6 +349,7 @@ void gwd_branch_measured(gwd_group_t *group, const gwd_codec_figures_t *figures)
     message.latency_ns = figures->latency_ns;
     message.n_coding = GW_CODECS;
     message.coding = (uint64_t *)(uintptr_t)figures->coding; /* it is only packed */
+    group->branch->measured = true;
     gwd_contact_send(group->branch->peer, GWD_FRAME_MEASURED, &message.base);
 }
 
@@ -368,7 +372,7 @@ static bool on_go(const struct gwd_branch *branch, const Gw__NodeGo *go) {
     gwd_group_t *group = branch->group;
     gwd_codec_policy_t *policy = &group->policy;
 
-    if (group->state != GWD_GROUP_PREPARED || !take_codecs(group, go))
+    if (group->state != GWD_GROUP_PREPARED || branch->measuring != branch->measured || !take_codecs(group, go))
         return false;
     policy->is_measured = gwd_measure_read(go->bytes_per_s, go->latency_ns, go->n_coding, go->coding, &policy->figures);
     gwd_branch_end(group, GW_OK, NULL);

@@ -9,10 +9,11 @@
 #include "log.h"
 #include "server.h"
 #include "split.h"
+#include "status.h"
 
 enum {
-    LATER_BYTES_MAX = 4 << 20, /* that wait for their split, of all nodes of a group */
-    CAUSE_S = 1,               /* how long the cause of a lost connection may take to come from another node */
+    SPLITS_AHEAD = 2, /* of which a node may speak before this one has ended the first of them */
+    CAUSE_S = 1,      /* how long the cause of a lost connection may take to come from another node */
 };
 
 struct gwd_split_later {
@@ -186,7 +187,10 @@ static void fail_here(gwd_split_t *split, gw_status_t status, const char *why) {
     gwd_group_give_up_split(split->group, status, split->group->map ? text : why);
 }
 
+/* Not when a part has broken: the timer that runs since then ends the split. */
 static void go_if_all_prepared(gwd_split_t *split) {
+    if (split->broke != GW_OK)
+        return;
     for (uint32_t n = 0; n < gwd_split_nodes(split); n++)
         if (!split->nodes[n].prepared)
             return;
@@ -385,7 +389,7 @@ static bool hear_failed(gwd_split_t *split, const gwd_split_message_t *message, 
         return false;
     memcpy(raw, data, bytes);
     gw_escape(raw, strlen(raw), text, sizeof(text));
-    fail(split, gwd_bootstrap_error(message->status), text);
+    fail(split, gw_status_failure(message->status, GW_ERR_BOOTSTRAP), text);
     return true;
 }
 
@@ -414,19 +418,31 @@ static bool is_early(const gwd_split_t *split, const gwd_split_message_t *messag
     return message->number > split->number || (message->kind == GWD_SPLIT_ADDRESS && !split->made);
 }
 
+/* What a node may have said of this split and of the next: of each of its ranks a call, and the address of the new
+ * group that it is in; that it has prepared, or that it failed, and why. */
+static size_t later_max(const gwd_split_t *split, uint32_t node) {
+    const gwd_group_t *group = split->group;
+    size_t n = 0;
+
+    for (uint32_t r = 0; r < group->nranks; r++)
+        n += group->map->node_of[r] == node;
+    return SPLITS_AHEAD * (n * (2 * sizeof(gwd_split_later_t) + GWD_WIRE_ADDRESS_MAX) + 2 * sizeof(gwd_split_later_t) +
+                           GWD_TEXT_BYTES);
+}
+
 static void keep(gwd_split_t *split, uint32_t node, const gwd_split_message_t *message, const uint8_t *data,
                  size_t bytes) {
     gwd_split_later_t *later = NULL;
 
-    if (split->later_bytes + sizeof(*later) + bytes <= LATER_BYTES_MAX)
+    if (split->nodes[node].later_bytes + sizeof(*later) + bytes <= later_max(split, node))
         later = malloc(sizeof(*later) + bytes);
-    if (!later) {
-        gwd_group_fail(split->group, GW_ERR_NO_MEMORY, "no memory for what other nodes say of splits to come");
+    if (!later) { /* the split that it is of will meet its deadline, if it is not this one */
+        fail_here(split, GW_ERR_NO_MEMORY, "no memory for what other nodes say of splits to come");
         return;
     }
     *later = (gwd_split_later_t){.node = node, .message = *message, .bytes = bytes};
     memcpy(later->data, data, bytes);
-    split->later_bytes += sizeof(*later) + bytes;
+    split->nodes[node].later_bytes += sizeof(*later) + bytes;
     *split->later_end = later;
     split->later_end = &later->next;
 }
@@ -443,7 +459,7 @@ static gwd_split_later_t *take_later(gwd_split_t *split) {
     *at = later->next;
     if (!later->next)
         split->later_end = at;
-    split->later_bytes -= sizeof(*later) + later->bytes;
+    split->nodes[later->node].later_bytes -= sizeof(*later) + later->bytes;
     return later;
 }
 

@@ -29,7 +29,7 @@ struct gwd_state_job {
     int fd; /* the client's memfd */
     bool is_load, held;
     uint64_t bytes;       /* of the state */
-    uint64_t charged;     /* for what is being read */
+    uint64_t charged;     /* to the rank's user, for what is being read */
     gwd_residual_t *list; /* of a load: what was read, then what it replaces; else the group's */
     gwd_placement_t placement;
     gw_status_t status;
@@ -231,7 +231,7 @@ static gw_status_t seal(job_t *job) {
         snprintf(job->text, sizeof(job->text), "the memfd for the state cannot be sealed: %s", strerror(errno));
         return GW_ERR_BUFFER_SEAL;
     }
-    if (fstat(job->fd, &st) != 0 || (uint64_t)st.st_blocks * 512 < job->bytes) {
+    if (fstat(job->fd, &st) != 0 || (uint64_t)st.st_blocks * 512 < (uint64_t)st.st_size) {
         snprintf(job->text, sizeof(job->text), "the memfd for the state has holes");
         return GW_ERR_BUFFER_HOLES;
     }
@@ -261,21 +261,22 @@ static void work(uv_work_t *work_) {
 
 /* Replaces what the group keeps by what was read: of buckets that the state does not know, nothing. `list` then has
  * what is to be freed. */
-static void install(gwd_group_t *group, gwd_residual_t **list) {
-    gwd_residual_t **at = list;
+static void install(gwd_group_t *group, gwd_residual_t **list, const gwd_residual_index_t *kept,
+                    const gwd_residual_index_t *came) {
+    gwd_residual_t **at = list, *unknown = NULL;
 
     for (gwd_residual_t *r = group->residuals; r; r = r->next) {
-        gwd_residual_t *read = gwd_residual_find(*list, r->fingerprint, r->count);
+        gwd_residual_t *read = gwd_residual_look_up(came, r->fingerprint, r->count);
 
         if (read)
             gwd_residual_swap(r, read);
         else
-            gwd_residual_clear(r);
+            gwd_residual_clear(r, &unknown);
     }
     while (*at) {
         gwd_residual_t *read = *at;
 
-        if (gwd_residual_find(group->residuals, read->fingerprint, read->count)) {
+        if (gwd_residual_look_up(kept, read->fingerprint, read->count)) {
             refund(group, gwd_residual_bytes(read->count)); /* it is charged twice */
             at = &read->next;
             continue;
@@ -285,17 +286,24 @@ static void install(gwd_group_t *group, gwd_residual_t **list) {
         group->residuals = read;
         group->n_residuals++;
     }
+    *at = unknown;
 }
 
 static void end_load(job_t *job) {
     gwd_group_t *group = job->member->group;
+    gwd_residual_index_t kept = {0}, came = {0};
     uint64_t bytes = 0;
     uint32_t n = group->n_residuals;
 
-    refund(group, job->charged);
+    if (job->status == GW_OK &&
+        (!gwd_residual_index(group->residuals, &kept) || !gwd_residual_index(job->list, &came))) {
+        snprintf(job->text, sizeof(job->text), "the daemon has no memory to load the state");
+        job->status = GW_ERR_NO_MEMORY;
+    }
+    gwd_quota_refund(job->member->session->user, GWD_QUOTA_BUFFER_BYTES, job->charged);
     for (const gwd_residual_t *r = job->list; r; r = r->next) {
         bytes += gwd_residual_bytes(r->count);
-        n += !gwd_residual_find(group->residuals, r->fingerprint, r->count);
+        n += !gwd_residual_look_up(&kept, r->fingerprint, r->count);
     }
     if (job->status == GW_OK && n > GWD_RESIDUALS_MAX) {
         snprintf(
@@ -308,7 +316,9 @@ static void end_load(job_t *job) {
     if (job->status == GW_OK)
         job->status = charge(group, bytes, job->text, sizeof(job->text));
     if (job->status == GW_OK && gwd_placement_carries(&job->placement))
-        install(group, &job->list);
+        install(group, &job->list, &kept, &came);
+    gwd_residual_free_index(&kept);
+    gwd_residual_free_index(&came);
     drop_list(group->server, job->list);
 }
 
@@ -390,7 +400,8 @@ static gw_status_t new_job(gwd_member_t *member, uint32_t request, int *fd, uint
         goto err_fds;
     }
     job->charged = is_load ? bytes : 0;
-    status = charge(member->group, job->charged, text, text_bytes);
+    status = gwd_quota_charge(&session->server->quota, session->user, GWD_QUOTA_BUFFER_BYTES, job->charged, text,
+                              text_bytes);
     if (status != GW_OK)
         goto err_job;
     job->member = member;
@@ -435,6 +446,18 @@ gw_status_t gwd_group_state_save(gwd_member_t *member, uint32_t request, int *fd
 gw_status_t gwd_group_state_load(gwd_member_t *member, uint32_t request, int *fd, uint64_t bytes, char *text,
                                  size_t text_bytes) {
     gw_status_t status = check(member, text, text_bytes);
+    struct stat st;
 
-    return status == GW_OK ? new_job(member, request, fd, bytes, true, text, text_bytes) : status;
+    if (status != GW_OK)
+        return status;
+    if (fstat(*fd, &st) != 0) {
+        snprintf(text, text_bytes, "no file descriptor of a memfd came with the request");
+        return GW_ERR_BUFFER_KIND;
+    }
+    if ((uint64_t)st.st_size < bytes) { /* before so much is charged */
+        snprintf(text, text_bytes, "the memfd has %lld bytes, and the state %llu", (long long)st.st_size,
+                 (unsigned long long)bytes);
+        return GW_ERR_BUFFER_SHORT;
+    }
+    return new_job(member, request, fd, bytes, true, text, text_bytes);
 }

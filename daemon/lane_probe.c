@@ -28,16 +28,18 @@ typedef struct target {
     uint64_t ping_ns, round_trip_ns;
     uint32_t n_under_way;
     uint64_t n_sent, bytes_sent;
+    bool is_due; /* there is more to send, in the lane's next turn */
     bool said_end, is_judged;
     uint64_t rate; /* bytes a second that came there */
     /* Of what comes from there: */
-    uint64_t n_came, bytes_came, n_expected; /* n_expected 0: not known */
+    uint64_t n_begun, n_came, bytes_came, n_expected; /* n_begun: whose receiving has begun; n_expected 0: not known */
     uint64_t first_ns, first_bytes, last_ns;
     bool has_judged;
 } target_t;
 
 struct gwd_probe {
     bool is_asked;
+    bool is_due; /* a target is */
     uint64_t begin_ns;
     unsigned char *memory; /* what is sent, and where to what comes: it means nothing; NULL once all is known */
     target_t targets[];    /* by node */
@@ -138,7 +140,7 @@ static void try_end(gwd_lane_group_t *group) {
     }
     event.bytes_per_s *= wire->map->n_nodes - 1; /* shards are of one size: the slowest way counts */
     probe->is_asked = false;
-    free(probe->memory); /* nothing is under way any more */
+    free(probe->memory); /* nothing is under way: no more is received than END has said, and all of that has come */
     probe->memory = NULL;
     gwd_lane_event(group->lane, &event);
 }
@@ -200,19 +202,42 @@ static bool send_one(gwd_peer_t *peer, target_t *target) {
     return status == GW_OK;
 }
 
+/* A window at most: when sends end at once, others must have their turn all the same. */
 static void send_more(gwd_peer_t *peer) {
     gwd_lane_group_t *group = peer->group;
     target_t *target = target_of(peer);
+    unsigned n = 0;
 
     if (target->said_end || !peer->link)
         return;
-    while (target->n_under_way < WINDOW && !is_enough(group, target))
+    while (target->n_under_way < WINDOW && !is_enough(group, target)) {
+        if (n++ == WINDOW) {
+            target->is_due = group->wire->probe->is_due = true;
+            return;
+        }
         if (!send_one(peer, target))
             return;
+    }
     if (target->n_under_way > 0)
         return;
     target->said_end = true;
     say(peer, STEP_END, target->n_sent);
+}
+
+bool gwd_wire_probe_more(gwd_lane_group_t *group) {
+    struct gwd_wire_group *wire = group->wire;
+
+    if (!wire->probe || !wire->probe->is_due || is_ending(group))
+        return false;
+    wire->probe->is_due = false;
+    for (uint32_t n = 0; n < wire->n_peers && group->status == GW_OK; n++) {
+        bool is_due = wire->probe->targets[n].is_due;
+
+        wire->probe->targets[n].is_due = false;
+        if (is_due)
+            send_more(&wire->peers[n]);
+    }
+    return true;
 }
 
 /* ---- pings -------------------------------------------------------------------------------------- */
@@ -298,15 +323,16 @@ static void data_came(gwd_pending_t *pending, gw_status_t status) {
         count_data(peer, bytes);
 }
 
-static bool take_data(gwd_peer_t *peer, const target_t *target, uint64_t bytes, gwd_message_t *message) {
+static bool take_data(gwd_peer_t *peer, target_t *target, uint64_t bytes, gwd_message_t *message) {
     transfer_t *transfer;
     gw_status_t status;
 
-    if (bytes == 0 || bytes > MESSAGE_BYTES_MAX || target->has_judged || !peer->group->wire->probe->memory)
+    if (bytes == 0 || bytes > MESSAGE_BYTES_MAX || (target->n_expected > 0 && target->n_begun == target->n_expected))
         return false;
     transfer = new_transfer(peer, bytes, data_came);
     if (!transfer)
         return true;
+    target->n_begun++;
     status = gwd_message_receive(message, peer->group->wire->probe->memory, transfer);
     if (status != GW_IN_PROGRESS)
         transfer->pending.ended(&transfer->pending, status);
@@ -314,7 +340,7 @@ static bool take_data(gwd_peer_t *peer, const target_t *target, uint64_t bytes, 
 }
 
 static bool take_end(gwd_peer_t *peer, target_t *target, uint64_t n_sent) {
-    if (target->n_expected > 0 || n_sent < target->n_came || n_sent < 2)
+    if (target->n_expected > 0 || n_sent < target->n_begun || n_sent < 2)
         return false;
     target->n_expected = n_sent;
     try_judge(peer, target);

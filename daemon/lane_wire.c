@@ -8,6 +8,7 @@
 
 #include "clock.h"
 #include "log.h"
+#include "status.h"
 
 enum {
     ALIVE_A_SILENCE = 5, /* heartbeats within the time after which a node is dead */
@@ -275,7 +276,7 @@ static gwd_lane_group_t *find_group(gwd_lane_t *lane, uint64_t wire_id) {
 
 static void hear_fail(gwd_peer_t *peer, const gwd_wire_header_t *header, char *text) {
     peer->has_left = true; /* it says no more, and need not */
-    gwd_lane_group_fail(peer->group, header->status > GW_IN_PROGRESS ? (gw_status_t)header->status : GW_ERR_ABORTED,
+    gwd_lane_group_fail(peer->group, gw_status_failure(header->status, GW_ERR_ABORTED),
                         text ? text : "another node has failed the group");
     free(text);
 }
@@ -488,6 +489,8 @@ bool gwd_lane_wire_progress(gwd_lane_t *lane) {
     for (gwd_lane_group_t *group = lane->groups; group && lane->n_wires > 0; group = next) {
         next = group->next; /* what comes may end the group */
         if (group->wire && group->wire->wire && gwd_wire_progress(group->wire->wire))
+            moved = true;
+        if (group->wire && gwd_wire_probe_more(group))
             moved = true;
     }
     return moved;

@@ -132,7 +132,7 @@ gw_status_t gwd_wire_post(gwd_peer_t *peer, gwd_wire_header_t *header, const voi
 /* Whether it is the peer's own, and new; else it has been counted. */
 bool gwd_wire_is_genuine(gwd_peer_t *peer, const gwd_wire_header_t *header, size_t header_bytes);
 
-/* The words of a message (malloc), or NULL: there are none. False: they are forged. */
+/* The words of a message (malloc), safe to show, or NULL: there are none. False: they are forged. */
 bool gwd_wire_read_text(const gwd_peer_t *peer, const gwd_wire_header_t *header, const void *data, uint64_t bytes,
                         char **text_out);
 
@@ -147,6 +147,7 @@ void gwd_wire_free_flights(struct gwd_wire_group *wire);
 
 /* lane_probe.c */
 void gwd_wire_probed(gwd_peer_t *peer, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message);
+bool gwd_wire_probe_more(gwd_lane_group_t *group); /* sends what is due; whether anything was */
 void gwd_wire_free_probe(struct gwd_wire_group *wire);
 
 /* Fails the group, since a node sent what no daemon sends. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "escape.h"
 #include "lane_wire.h"
 #include "log.h"
 
@@ -70,7 +71,7 @@ bool gwd_wire_is_genuine(gwd_peer_t *peer, const gwd_wire_header_t *header, size
 bool gwd_wire_read_text(const gwd_peer_t *peer, const gwd_wire_header_t *header, const void *data, uint64_t bytes,
                         char **text_out) {
     const gwd_cipher_t *cipher = peer->group->wire->cipher;
-    char text[GWD_TEXT_BYTES];
+    char text[GWD_TEXT_BYTES], safe[GWD_TEXT_BYTES];
 
     *text_out = NULL;
     if (!data || bytes == 0 || bytes >= sizeof(text))
@@ -79,7 +80,8 @@ bool gwd_wire_read_text(const gwd_peer_t *peer, const gwd_wire_header_t *header,
         memcpy(text, data, bytes);
     else if (!gwd_cipher_open(cipher, peer->node, data, bytes, &header->payload, text))
         return false;
-    *text_out = strndup(text, bytes);
+    gw_escape(text, bytes, safe, sizeof(safe));
+    *text_out = strdup(safe);
     return true;
 }
 

@@ -42,7 +42,7 @@ static void work_done(uv_work_t *request, int status) {
     server->codec_speed.is_known = true;
     for (gwd_group_t *group = server->groups; group; group = next) {
         next = group->next; /* one of another daemon's: no other group of this one ends with it */
-        if (group->awaits_speed && !group->giving_up)
+        if (group->awaits_speed && group->state == GWD_GROUP_PREPARED && !group->giving_up)
             end(group);
     }
 }

@@ -148,9 +148,10 @@ void gwd_member_leave(gwd_member_t *member, uint32_t request, const gwd_leave_re
     }
     gwd_member_identity(member, identity, sizeof(identity));
     snprintf(text, sizeof(text), "%s %s", identity, reason->why);
-    gwd_group_give_up_split(group, reason->status, text);
+    /* First: an answer that the split's end sends may close the session, which comes here for this member again. */
     member->leaving = true;
     member->request = request;
+    gwd_group_give_up_split(group, reason->status, text);
     command.text = strdup(text);
     if (!command.text)
         abort(); /* as in command_lane() */

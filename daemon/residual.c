@@ -52,7 +52,50 @@ void gwd_residual_swap(gwd_residual_t *a, gwd_residual_t *b) {
     b->results = kept.results;
 }
 
-void gwd_residual_clear(gwd_residual_t *residual) {
+static int compare(const void *a_, const void *b_) {
+    const gwd_residual_t *a = *(gwd_residual_t *const *)a_, *b = *(gwd_residual_t *const *)b_;
+    int order = (a->fingerprint > b->fingerprint) - (a->fingerprint < b->fingerprint);
+
+    return order ? order : (a->count > b->count) - (a->count < b->count);
+}
+
+bool gwd_residual_index(gwd_residual_t *list, gwd_residual_index_t *index_out) {
+    size_t n = 0;
+
+    *index_out = (gwd_residual_index_t){NULL, 0};
+    for (const gwd_residual_t *r = list; r; r = r->next)
+        n++;
+    if (n == 0)
+        return true;
+    index_out->items = malloc(n * sizeof(gwd_residual_t *));
+    if (!index_out->items)
+        return false;
+    for (gwd_residual_t *r = list; r; r = r->next)
+        index_out->items[index_out->n++] = r;
+    qsort(index_out->items, n, sizeof(gwd_residual_t *), compare);
+    return true;
+}
+
+void gwd_residual_free_index(gwd_residual_index_t *index) {
+    free(index->items);
+}
+
+gwd_residual_t *gwd_residual_look_up(const gwd_residual_index_t *index, uint64_t fingerprint, uint64_t count) {
+    const gwd_residual_t wanted = {.fingerprint = fingerprint, .count = count}, *key = &wanted;
+    gwd_residual_t **found = index->n ? bsearch(&key, index->items, index->n, sizeof(gwd_residual_t *), compare) : NULL;
+
+    return found ? *found : NULL;
+}
+
+void gwd_residual_clear(gwd_residual_t *residual, gwd_residual_t **list) {
+    gwd_residual_t *fresh = residual->count > 0 ? gwd_residual_new(residual->fingerprint, residual->count) : NULL;
+
+    if (fresh) {
+        gwd_residual_swap(residual, fresh);
+        fresh->next = *list;
+        *list = fresh;
+        return;
+    }
     residual->n_ops = 0;
     if (residual->count == 0)
         return;

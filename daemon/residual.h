@@ -10,6 +10,7 @@
 #define GWD_RESIDUAL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "codec.h"
@@ -47,7 +48,21 @@ static inline uint64_t gwd_residual_key(uint64_t fingerprint, uint32_t ordinal) 
 /* Exchanges what two of the same kind hold, without copying it. */
 void gwd_residual_swap(gwd_residual_t *a, gwd_residual_t *b);
 
-void gwd_residual_clear(gwd_residual_t *residual);
+/* Makes it what a new one is. What it had, which the kernel takes long to free, is put before `list`. */
+void gwd_residual_clear(gwd_residual_t *residual, gwd_residual_t **list);
+
+/* Those of a list, in order, to find many. */
+typedef struct gwd_residual_index {
+    gwd_residual_t **items;
+    size_t n;
+} gwd_residual_index_t;
+
+/* False: no memory. Ends with gwd_residual_free_index in any case. */
+bool gwd_residual_index(gwd_residual_t *list, gwd_residual_index_t *index_out);
+void gwd_residual_free_index(gwd_residual_index_t *index);
+
+/* As gwd_residual_find. */
+gwd_residual_t *gwd_residual_look_up(const gwd_residual_index_t *index, uint64_t fingerprint, uint64_t count);
 
 /* Frees all. Thread: any. Blocking: as long as the kernel takes for its pages. */
 void gwd_residual_free_list(gwd_residual_t *list);

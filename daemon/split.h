@@ -42,6 +42,7 @@ typedef struct gwd_split_part {
 
 typedef struct gwd_split_node {
     bool prepared, left;
+    size_t later_bytes; /* of it that wait for their split */
 } gwd_split_node_t;
 
 typedef struct gwd_split_later gwd_split_later_t; /* group_split.c */
@@ -56,7 +57,6 @@ typedef struct gwd_split {
     uint32_t n_parts;
     gwd_split_node_t *nodes;
     gwd_split_later_t *later, **later_end;
-    size_t later_bytes;
     bool looking;      /* at what has waited */
     gw_status_t broke; /* a part broke, and the cause may still come from another node; GW_OK: no */
     char broke_text[GWD_TEXT_BYTES];

@@ -54,6 +54,18 @@ const char *gw_status_remedy(gw_status_t status) {
     return UNKNOWN_REMEDY;
 }
 
+gw_status_t gw_status_failure(uint32_t number, gw_status_t otherwise) {
+    if (number == GW_OK || number == GW_IN_PROGRESS)
+        return otherwise;
+    switch ((gw_status_t)number) {
+#define GW_STATUS(name, code, lost, text, remedy) case GW_##name:
+#include <gradwire/status.def>
+#undef GW_STATUS
+        return (gw_status_t)number;
+    }
+    return otherwise;
+}
+
 size_t gw_type_bytes(gw_type_t type) {
     switch (type) {
     case GW_I8:

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap.h"
 #include "cunit_main.h"
 #include "lane_group.h"
 #include "log.h"
@@ -153,7 +154,7 @@ static void what_is_of_a_later_split_waits(void) {
     hear_failed(2, 2, GW_ERR_QUOTA); /* the third has been and gone */
     CU_ASSERT_EQUAL(group.split->number, 4);
     CU_ASSERT_EQUAL(group.split->n_called, 0);
-    CU_ASSERT_EQUAL(group.split->later_bytes, 0);
+    CU_ASSERT_EQUAL(group.split->nodes[0].later_bytes, 0);
     hear_call(4, 0);
     CU_ASSERT_EQUAL(group.split->n_called, 1);
     SAID("", GW_OK);
@@ -260,20 +261,48 @@ static void nonsense_fails_the_group(void) {
     finish();
 }
 
-static void too_much_that_waits_fails_the_group(void) {
+static void a_part_that_broke_is_not_let_go(void) {
+    gwd_group_t part = {.split_from = &group};
+
+    begin();
+    call();
+    hear_call(1, 0);
+    hear_call(1, 2);
+    hear_call(1, 3);
+    hear_prepared(1, 0);
+    gwd_group_split_broke(&part, GW_ERR_NODE_LOST, "node 2 is gone");
+    hear_prepared(1, 2);
+    SAID("CP", GW_OK);
+    CU_ASSERT_EQUAL(group.split->number, 1);
+    CU_ASSERT_TRUE(uv_is_active((uv_handle_t *)&group.timer));
+    gwd_group_split_late(&group); /* as the timer does */
+    SAID("F", GW_ERR_NODE_LOST);
+    CU_ASSERT_EQUAL(group.split->number, 2);
+    CU_ASSERT_EQUAL(member.split_request, 0);
+    finish();
+}
+
+/* One node's share does not shorten another's; and the group goes on. */
+static void too_much_that_waits_fails_the_split(void) {
     char text[MESSAGE_MAX / 2];
     gw_status_t status = GW_OK;
     int n = 0;
 
     begin();
+    call();
+    SAID("C", GW_OK);
     memset(text, 'x', sizeof(text) - 1);
     text[sizeof(text) - 1] = 0;
+    for (int i = 0; i < 2 * GWD_WIRE_ADDRESS_MAX / MESSAGE_MAX; i++)
+        hear(2, (gwd_split_message_t){.number = 2, .kind = GWD_SPLIT_ADDRESS}, text);
+    SAID("", GW_OK);
     while (status == GW_OK && n++ < 10000) {
         hear(0, (gwd_split_message_t){.number = 2, .kind = GWD_SPLIT_ADDRESS}, text);
-        (void)said(&status);
+        CU_ASSERT_PTR_NULL(strchr(said(&status), '!'));
     }
     CU_ASSERT_EQUAL(status, GW_ERR_NO_MEMORY);
-    CU_ASSERT(n > 1000 && n < 3000);
+    CU_ASSERT(n > GWD_WIRE_ADDRESS_MAX / MESSAGE_MAX && n < 4 * GWD_WIRE_ADDRESS_MAX / MESSAGE_MAX * 2);
+    CU_ASSERT_EQUAL(group.split->number, 2);
     finish();
 }
 
@@ -288,7 +317,8 @@ int main(void) {
         {"a node that leaves after it has prepared does no harm",
          a_node_that_leaves_after_it_has_prepared_does_no_harm},
         {"nonsense fails the group", nonsense_fails_the_group},
-        {"too much that waits fails the group", too_much_that_waits_fails_the_group},
+        {"a part that broke is not let go", a_part_that_broke_is_not_let_go},
+        {"too much that waits fails the split", too_much_that_waits_fails_the_split},
         CU_TEST_INFO_NULL,
     };
     return cunit_run("split", tests);

@@ -1,6 +1,7 @@
 /* fake_node.c - a daemon of a group that sends what no daemon sends, for test_cipher.py
  *
  *   fake_node ID NRANKS RANK NAME=VALUE...     the settings that it says it has
+ *   fake_node root NODE                        the other way round
  *
  * It joins with one rank at the root that the id names, says "ready" when the group begins, and then does a command a
  * line, answering "done" when UCX is through with it:
@@ -9,6 +10,10 @@
  *                    is wrong), returned (with the stamp of one from node 0), plain (no stamp), changed (a bit of the
  *                    text is), lost (a good one that is not sent)
  *   random N         N messages of any length in the name of this node
+ *   fail STATUS      FAIL with this status, and words that a terminal would obey
+ *
+ * With GW_TEST_PROBE in its environment it asks for auto:int8 instead, and ends the measurement while that many messages
+ * of it are on their way. As root it says its id, and that the group begins before anything has been measured.
  */
 #include <arpa/inet.h>
 #include <sodium.h>
@@ -26,6 +31,7 @@
 #include "transport.h"
 
 enum { TEXT_BYTES = 40, LARGE_BYTES = 200000, WINDOW = 8192, EPOCH = 1 };
+enum { PROBE_PING = 1, PROBE_PONG, PROBE_DATA, PROBE_END, PROBE_RATE }; /* lane_probe.c */
 
 typedef struct fake {
     int fd;
@@ -36,7 +42,7 @@ typedef struct fake {
     gwd_link_t *link;
     gwd_cipher_t *cipher, *other; /* this node's, and what node 0 has */
     uint32_t index;
-    unsigned under_way;
+    unsigned under_way, pings, ends; /* the last two: that have come */
     gwd_wire_header_t last;
     char last_text[TEXT_BYTES];
 } fake_t;
@@ -149,7 +155,12 @@ static void take_table(fake_t *fake) {
 
 static void on_message(void *lane, const void *header, size_t header_bytes, const void *data, uint64_t bytes,
                        gwd_message_t *message) {
-    (void)lane, (void)header, (void)header_bytes, (void)data, (void)bytes, (void)message;
+    const gwd_wire_header_t *said = header;
+    fake_t *fake = lane;
+
+    (void)header_bytes, (void)data, (void)bytes, (void)message;
+    fake->pings += said->kind == GWD_WIRE_PROBE && said->status == PROBE_PING;
+    fake->ends += said->kind == GWD_WIRE_PROBE && said->status == PROBE_END;
 }
 
 static void on_done(void *lane, void *cookie, gw_status_t status) {
@@ -222,6 +233,123 @@ static void send_random(fake_t *fake, unsigned n) {
     free(data);
 }
 
+static void send_fail(fake_t *fake, uint32_t status) {
+    static const char text[] = "words\033[2J of a fake node";
+    gwd_wire_header_t header = {.wire_id = gwd_proof_wire_id(fake->id.token), .epoch = EPOCH, .kind = GWD_WIRE_FAIL};
+
+    header.node = fake->index;
+    header.status = status;
+    send_out(fake, &header, GWD_WIRE_PLAIN_BYTES, text, sizeof(text) - 1);
+}
+
+static void send_step(fake_t *fake, uint32_t step, uint64_t number, const void *data, uint64_t bytes) {
+    gwd_wire_header_t header = {.wire_id = gwd_proof_wire_id(fake->id.token), .epoch = EPOCH, .kind = GWD_WIRE_PROBE};
+
+    header.node = fake->index;
+    header.status = step;
+    header.sequence = number;
+    fake->under_way += gwd_link_send(fake->link, &header, GWD_WIRE_PLAIN_BYTES, data, bytes, fake) == GW_IN_PROGRESS;
+}
+
+/* Says that two messages are all, and has sent more. */
+static void probe(fake_t *fake, unsigned n) {
+    static const unsigned char data[LARGE_BYTES];
+
+    for (unsigned pongs = 0; fake->ends == 0; gwd_wire_progress(fake->wire))
+        for (; pongs < fake->pings; pongs++)
+            send_step(fake, PROBE_PONG, 0, NULL, 0);
+    send_step(fake, PROBE_RATE, 1000000, NULL, 0);
+    for (unsigned i = 0; i < n; i++)
+        send_step(fake, PROBE_DATA, 0, data, sizeof(data));
+    send_step(fake, PROBE_END, 2, NULL, 0);
+    puts("done");
+    fflush(stdout);
+    for (;;) /* until it is ended */
+        gwd_wire_progress(fake->wire);
+}
+
+/* ---- as root -------------------------------------------------------------------------------------------- */
+
+static void accept_branch(fake_t *fake, const uint8_t node[GWD_NODE_BYTES]) {
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    gwd_address_list_t at = {.n = 1};
+    socklen_t bytes = sizeof(at.items[0].ip4);
+    const uint8_t *token = fake->id.token;
+    uint8_t proof[GWD_PROOF_BYTES];
+    gwd_transcript_t said;
+
+    at.items[0].ip4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    MUST(bind(listener, &at.items[0].any, bytes) == 0 && listen(listener, 1) == 0);
+    MUST(getsockname(listener, &at.items[0].any, &bytes) == 0);
+    memcpy(fake->id.magic, "GWID", sizeof(fake->id.magic));
+    fake->id.version = 1;
+    memcpy(fake->id.node, node, GWD_NODE_BYTES);
+    randombytes_buf(fake->id.token, sizeof(fake->id.token));
+    gwd_address_to_id(&at, &fake->id);
+    for (size_t i = 0; i < sizeof(fake->id); i++)
+        printf("%02x", ((const uint8_t *)&fake->id)[i]);
+    puts("");
+    fflush(stdout);
+    fake->fd = accept(listener, NULL, NULL);
+    MUST(fake->fd >= 0);
+    close(listener);
+    get(fake, &said.knock, sizeof(said.knock));
+    gwd_proof_challenge(node, &said.challenge);
+    put(fake, &said.challenge, sizeof(said.challenge));
+    get(fake, proof, sizeof(proof));
+    MUST(gwd_proof_check(token, GWD_SIDE_BRANCH, &said, proof));
+    gwd_proof_make(token, GWD_SIDE_ROOT, &said, proof);
+    put(fake, proof, sizeof(proof));
+    gwd_proof_key(token, GWD_SIDE_ROOT, &said, &fake->out);
+    gwd_proof_key(token, GWD_SIDE_BRANCH, &said, &fake->in);
+}
+
+static void say_row(fake_t *fake, uint32_t index, const uint8_t *node) {
+    Gw__NodeTable row = GW__NODE_TABLE__INIT;
+    const void *address;
+    size_t bytes;
+    uint32_t pid = 1;
+
+    gwd_wire_address(fake->wire, &address, &bytes);
+    row.index = index;
+    row.nodes = 2;
+    row.host = row.version = (char *)(uintptr_t) "fake";
+    row.node.data = (uint8_t *)(uintptr_t)node;
+    row.node.len = GWD_NODE_BYTES;
+    row.address.data = (uint8_t *)(uintptr_t)address;
+    row.address.len = bytes;
+    row.n_rank = row.n_pid = 1;
+    row.rank = &index;
+    row.pid = &pid;
+    say_frame(fake, GWD_FRAME_TABLE, &row.base);
+}
+
+static void be_root(fake_t *fake, const char *branch) {
+    static const uint8_t own[GWD_NODE_BYTES] = "a fake root";
+    uint8_t node[GWD_NODE_BYTES];
+    uint32_t codecs[GWD_SIZE_CLASSES];
+    Gw__NodeWelcome welcome = GW__NODE_WELCOME__INIT;
+    Gw__NodeMeasure measure = GW__NODE_MEASURE__INIT;
+    Gw__NodeGo go = GW__NODE_GO__INIT;
+
+    MUST(sodium_hex2bin(node, sizeof(node), branch, strlen(branch), NULL, NULL, NULL) == 0);
+    accept_branch(fake, own);
+    (void)hear_frame(fake, GWD_FRAME_HELLO);
+    welcome.host = welcome.version = (char *)(uintptr_t) "fake";
+    welcome.deadline_s = 30;
+    say_frame(fake, GWD_FRAME_WELCOME, &welcome.base);
+    (void)hear_frame(fake, GWD_FRAME_RANK);
+    say_row(fake, 0, own);
+    say_row(fake, 1, node);
+    (void)hear_frame(fake, GWD_FRAME_PREPARED);
+    say_frame(fake, GWD_FRAME_MEASURE, &measure.base);
+    for (size_t i = 0; i < GWD_SIZE_CLASSES; i++)
+        codecs[i] = GW_CODEC_INT8;
+    go.n_codec = GWD_SIZE_CLASSES;
+    go.codec = codecs;
+    say_frame(fake, GWD_FRAME_GO, &go.base);
+}
+
 int main(int argc, char **argv) {
     static const gwd_wire_events_t events = {on_message, on_done, on_broken};
     static const gwd_transport_config_t config = {.devices = "lo", .transports = "tcp", .ports = "", .paths = 1};
@@ -230,17 +358,24 @@ int main(int argc, char **argv) {
     uint8_t key[GWD_CIPHER_KEY_BYTES];
     gwd_transport_t *transport;
     Gw__NodeRank rank = GW__NODE_RANK__INIT;
-    char codec[] = "none";
+    char none[] = "none", chosen[] = "auto:int8";
+    const char *probes = getenv("GW_TEST_PROBE");
     Gw__NodePrepared prepared = GW__NODE_PREPARED__INIT;
 
-    MUST(argc > 3 && sodium_init() >= 0);
-    MUST(sodium_hex2bin((uint8_t *)&fake.id, sizeof(fake.id), argv[1], strlen(argv[1]), NULL, NULL, NULL) == 0);
+    MUST(argc > 2 && sodium_init() >= 0);
     MUST(gwd_transport_open(&config, &transport, text) == GW_OK);
     MUST(gwd_wire_new(transport, &events, &fake, &fake.wire, text) == GW_OK);
+    if (strcmp(argv[1], "root") == 0) {
+        be_root(&fake, argv[2]);
+        for (;;) /* until it is ended */
+            gwd_wire_progress(fake.wire);
+    }
+    MUST(argc > 3);
+    MUST(sodium_hex2bin((uint8_t *)&fake.id, sizeof(fake.id), argv[1], strlen(argv[1]), NULL, NULL, NULL) == 0);
     shake_hands(&fake);
     greet(&fake, (uint32_t)atoi(argv[2]), argv + 4, (size_t)argc - 4);
     rank.rank = (uint32_t)atoi(argv[3]);
-    rank.codec = codec;
+    rank.codec = probes ? chosen : none;
     say_frame(&fake, GWD_FRAME_RANK, &rank.base);
     take_table(&fake);
     gwd_proof_wire_key(fake.id.token, key);
@@ -248,6 +383,10 @@ int main(int argc, char **argv) {
     fake.other = gwd_cipher_new(key, gwd_proof_wire_id(fake.id.token), EPOCH, 2, 0, WINDOW);
     MUST(fake.cipher != NULL && fake.other != NULL && fake.index == 1);
     say_frame(&fake, GWD_FRAME_PREPARED, &prepared.base);
+    if (probes) {
+        (void)hear_frame(&fake, GWD_FRAME_MEASURE);
+        probe(&fake, (unsigned)atoi(probes));
+    }
     (void)hear_frame(&fake, GWD_FRAME_GO);
     puts("ready");
     fflush(stdout);
@@ -257,6 +396,8 @@ int main(int argc, char **argv) {
         MUST(command != NULL && how != NULL);
         if (kind != NULL)
             send_message(&fake, how, (uint32_t)atoi(kind));
+        else if (strcmp(command, "fail") == 0)
+            send_fail(&fake, (uint32_t)atoi(how));
         else
             send_random(&fake, (unsigned)atoi(how));
         puts("done");

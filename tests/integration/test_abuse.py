@@ -6,6 +6,7 @@ The bystanders' group works on beside every one of these, and no descriptor stay
 import fcntl
 import os
 import random
+import signal
 import socket
 import tempfile
 import threading
@@ -412,6 +413,25 @@ def a_client_that_stops_reading_does_not_hold_up_a_group():
         except BlockingIOError:
             pass
         equal(pair.run(50), ({"GW_OK"}, "GW_OK"), "the operations")
+
+
+def a_rank_that_leaves_while_it_splits_and_hangs_up():
+    """The answer to the split finds nobody, and that ends the session in the middle of its leaving."""
+    with Daemon() as daemon:
+        client = gw.Client(daemon.socket)
+        id_ = client.unique_id()
+        requests = [client.post_join(id_, 2, rank) for rank in range(2)]
+        group, other = (gw.Group(client, client.answer(request)) for request in requests)
+        os.kill(daemon.pid, signal.SIGSTOP)  # so that it finds all of it at once
+        try:
+            group.post_split(0, 0)
+            client.post("GroupLeave", group=group.handle)
+            client.close()
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+        until(lambda: daemon.admin_json("status")["groups"] == 1, "only the bystanders' group is left")
+        for left in (group, other):
+            left.channel.close()
 
 
 def noise_instead_of_messages():

@@ -143,7 +143,7 @@ def others_read_nothing():
 class _Fake:
     """A group of a daemon's rank and a node that sends what it is told."""
 
-    def __init__(self, daemon, *settings, version=None):
+    def __init__(self, daemon, *settings, version=None, **environment):
         self.rank = daemon.rank()
         unique_id = self.rank.ok("id")
         self.rank.send(f"join g {unique_id} 2 0")
@@ -151,7 +151,8 @@ class _Fake:
                  if item["name"] in ("wire.chunk_bytes", "group.credits", "deadline.silence_ms")]
         self.process = spawn([program("tests/integration/fake_node"), unique_id, "2", "1", *alike, *settings],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                             env=dict(os.environ, GW_TEST_VERSION=version or daemon.admin_json("status")["version"]))
+                             env=dict(os.environ, GW_TEST_VERSION=version or daemon.admin_json("status")["version"],
+                                      **environment))
 
     def join(self):
         self.answer("ready")
@@ -195,6 +196,41 @@ def another_version_is_named():
         fake = _Fake(daemon, "wire.cipher=none", version="9.9.9")
         fake.rank.answer("GW_ERR_BOOTSTRAP", "9.9.9 on host fake", "the same version")
         kill(fake.process)
+
+
+def what_a_node_says_of_its_failure_is_made_safe():
+    with Daemon("--wire.listen=127.0.0.2", *WIRE, bystanders=False, checks=False) as daemon:
+        for said, status in ((0, "GW_ERR_ABORTED"), (1, "GW_ERR_ABORTED"), (9999, "GW_ERR_ABORTED"), (12, "GW_ERR_QUOTA")):
+            fake = _Fake(daemon, "wire.cipher=none")
+            fake.join()
+            fake.do(f"fail {said}")
+            until(lambda f=fake: f.rank.do("check g").status != "GW_OK", "the group has failed")
+            contains(fake.rank.expect(status, "check g"), r"words\x1b[2J of a fake node")
+            fake.end()
+
+
+def a_measurement_that_ends_too_early_is_refused():
+    """The memory for what is on its way must not be given back."""
+    with Daemon("--wire.listen=127.0.0.2", *WIRE, "--wire.codec=auto:int8", "--deadline.silence_ms=60000",
+                bystanders=False, checks=False) as daemon:
+        fake = _Fake(daemon, "wire.cipher=none", GW_TEST_PROBE="20")
+        fake.answer("done")
+        fake.rank.answer("GW_ERR_PROTOCOL_RANK", "node 1 (host fake", "a measurement that nobody asked for")
+        kill(fake.process)
+        fake.process.stdout.close()
+        fake.process.stdin.close()
+        daemon.assert_alive()
+
+
+def a_root_that_does_not_wait_for_what_it_has_asked_is_refused():
+    with Daemon("--wire.listen=127.0.0.2", *WIRE, "--wire.codec=auto:int8", bystanders=False, checks=False) as daemon:
+        root = spawn([program("tests/integration/fake_node"), "root", daemon.admin_json("status")["node"]],
+                     stdout=subprocess.PIPE, text=True)
+        rank = daemon.rank()
+        rank.expect("GW_ERR_BOOTSTRAP", f"join g {root.stdout.readline().strip()} 2 1", "broke the protocol between daemons")
+        kill(root)
+        root.stdout.close()
+        daemon.assert_alive()
 
 
 def what_strangers_send_is_dropped_and_counted():

@@ -12,7 +12,7 @@ import struct
 import tempfile
 import time
 
-from ranks import SLOW, Daemon, check, contains, equal, gw, join, main, until
+from ranks import SLOW, Daemon, Skip, check, contains, equal, gw, join, main, until
 
 COUNT, SMALL = 30000, 700  # elements of the two buckets
 PLACES = [0, 1, 0]  # the daemon of each rank: 0 and 1 are the lowest of their nodes
@@ -285,7 +285,7 @@ def clients_that_give_no_proper_memfd_are_refused():
             refused("GW_ERR_BUFFER_KIND", [file.fileno()], "GroupStateLoad", bytes=size)
         refused("GW_ERR_BUFFER_KIND", [], "GroupStateLoad", bytes=size)
         refused("GW_ERR_BUFFER_SHORT", [small.fd], "GroupStateLoad", bytes=size)
-        refused("GW_ERR_QUOTA", [small.fd], "GroupStateLoad", bytes=1 << 60)
+        refused("GW_ERR_BUFFER_SHORT", [small.fd], "GroupStateLoad", bytes=1 << 60)
         client.close()
         peer.close()
         _give_back(daemons)
@@ -365,6 +365,20 @@ def a_group_keeps_residuals_of_so_many_buckets():
         client.close()
         peer.close()
         _give_back(daemons)
+
+
+def who_loads_pays_for_the_reading():
+    """Not who made the group."""
+    if os.getuid() != 0:
+        raise Skip("only root has ranks of other users")
+    with _folder() as file, Daemon("--limits.buffer_bytes_per_uid=1M", bystanders=False) as daemon:
+        with open(file(0), "wb") as nonsense:
+            nonsense.write(bytes(512 << 10))
+        ranks = [daemon.rank(), daemon.rank(user=12345)]
+        join(ranks)
+        ranks[0].ok(f"alloc b {768 << 10}")
+        ranks[0].expect("GW_ERR_QUOTA", f"load g {file(0)}", "limits.buffer_bytes_per_uid is 1048576")
+        ranks[1].expect("GW_ERR_STATE", f"load g {file(0)}", "damaged")
 
 
 def a_loaded_state_is_charged():

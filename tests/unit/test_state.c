@@ -185,7 +185,10 @@ static void residuals_are_found_exchanged_and_cleared(void) {
     CU_ASSERT(second->parts[0] == 9.0f && second->results[0] == 14.0f && second->n_ops == 90 &&
               second->fingerprint == 7);
     CU_ASSERT(other->parts[0] == 7.0f && other->n_ops == 70);
-    gwd_residual_clear(second);
+    other->next = list;
+    list = other;
+    gwd_residual_clear(second, &list);
+    CU_ASSERT(list != other && list->n_ops == 90 && list->parts[0] == 9.0f && list->next == other);
     CU_ASSERT(second->parts[0] == 0.0f && second->results[4] == 0.0f && second->n_ops == 0);
     CU_ASSERT_EQUAL(gwd_residual_numbers(GW_CODEC_INT4, false, 5), 5);
     CU_ASSERT_EQUAL(gwd_residual_numbers(GW_CODEC_INT4, true, 5), 0);
@@ -193,7 +196,22 @@ static void residuals_are_found_exchanged_and_cleared(void) {
     CU_ASSERT_EQUAL(gwd_residual_bytes(1), 4096);
     CU_ASSERT_EQUAL(gwd_residual_bytes(513), 8192);
     gwd_residual_free_list(list);
-    gwd_residual_free_list(other);
+}
+
+static void many_are_found(void) {
+    enum { N = 500 };
+    gwd_residual_t *list = NULL;
+    gwd_residual_index_t index;
+
+    CU_ASSERT(gwd_residual_index(NULL, &index) && !gwd_residual_look_up(&index, 0, 0));
+    for (uint64_t i = 0; i < N; i++)
+        list = make(i * 7919 % N / 2 << 40, 1 + i % 2, list);
+    CU_ASSERT_FATAL(gwd_residual_index(list, &index));
+    for (uint64_t i = 0; i < N; i++)
+        for (uint64_t count = 0; count < 4; count++)
+            CU_ASSERT_PTR_EQUAL(gwd_residual_look_up(&index, i << 40, count), gwd_residual_find(list, i << 40, count));
+    gwd_residual_free_index(&index);
+    gwd_residual_free_list(list);
 }
 
 int main(void) {
@@ -205,6 +223,7 @@ int main(void) {
         {"numbers that cannot be are refused", numbers_that_cannot_be_are_refused},
         {"only the lowest rank of a node carries", only_the_lowest_rank_of_a_node_carries},
         {"residuals are found, exchanged and cleared", residuals_are_found_exchanged_and_cleared},
+        {"many are found", many_are_found},
         CU_TEST_INFO_NULL,
     };
 

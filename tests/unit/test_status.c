@@ -37,6 +37,14 @@ static void every_status_has_its_name_and_sentence(void) {
                            "this process was forked after gw_connect; connect again in the child, or fork first");
 }
 
+static void a_number_from_elsewhere_is_an_error(void) {
+    for (int i = 0; i < ROW_COUNT; i++)
+        CU_ASSERT_EQUAL(gw_status_failure((uint32_t)rows[i].code, GW_ERR_ABORTED),
+                        rows[i].status > GW_IN_PROGRESS ? rows[i].status : GW_ERR_ABORTED);
+    CU_ASSERT_EQUAL(gw_status_failure(9, GW_ERR_ABORTED), GW_ERR_ABORTED);
+    CU_ASSERT_EQUAL(gw_status_failure(UINT32_MAX, GW_ERR_BOOTSTRAP), GW_ERR_BOOTSTRAP);
+}
+
 static void every_error_says_what_to_do(void) {
     for (int i = 0; i < ROW_COUNT; i++) {
         CU_ASSERT(rows[i].text[0] != '\0');
@@ -97,6 +105,7 @@ static void types_have_their_sizes(void) {
 int main(void) {
     static CU_TestInfo tests[] = {
         {"every status has its name and sentence", every_status_has_its_name_and_sentence},
+        {"a number from elsewhere is an error", a_number_from_elsewhere_is_an_error},
         {"every error says what to do", every_error_says_what_to_do},
         {"codes rise and stay in their group", codes_rise_and_stay_in_their_group},
         {"codes of the first release are kept", codes_of_the_first_release_are_kept},
