@@ -235,6 +235,7 @@ int main(int argc, char **argv) {
 
     MUST(argc > 3 && sodium_init() >= 0);
     MUST(sodium_hex2bin((uint8_t *)&fake.id, sizeof(fake.id), argv[1], strlen(argv[1]), NULL, NULL, NULL) == 0);
+    MUST(gwd_transport_set_environment(&config, text) == GW_OK);
     MUST(gwd_transport_open(&config, &transport, text) == GW_OK);
     MUST(gwd_wire_new(transport, &events, &fake, &fake.wire, text) == GW_OK);
     shake_hands(&fake);
