@@ -353,7 +353,8 @@ void gwd_wire_data(gwd_lane_group_t *group, const gwd_wire_header_t *header, uin
     else if (header->sequence < group->tail || (is_op && header->chunk < op->next_chunk))
         broke(group, header);
     else if (!keep(group, header, bytes, message))
-        gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "too many messages of other nodes came before their operation: raise wire.chunk_bytes");
+        gwd_lane_group_fail(group, GW_ERR_NO_MEMORY,
+                            "too many messages of other nodes came before their operation: raise wire.chunk_bytes");
 }
 
 static void take_early(gwd_wire_flight_t *flight) {

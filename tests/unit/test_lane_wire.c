@@ -84,8 +84,8 @@ static void begin(void) {
                                        .begins = world->begins};
         world->wire =
             (struct gwd_wire_group){.map = &world->map, .n_peers = 2, .peers = world->peers, .wire = &world->line};
-        world->bucket = (gwd_bucket_t){.desc = {.collective = GW_ALL_REDUCE, .type = GW_F32, .redop = GW_SUM, .count = 9},
-                                       .fingerprint = 4711};
+        world->bucket = (gwd_bucket_t){
+            .desc = {.collective = GW_ALL_REDUCE, .type = GW_F32, .redop = GW_SUM, .count = 9}, .fingerprint = 4711};
         world->part.bucket = &world->bucket;
         *op = (gwd_op_t){.group = &world->group, .sequence = 1, .first_ns = now_ns, .parts = &world->part};
     }
