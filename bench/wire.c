@@ -295,7 +295,8 @@ int main(int argc, char **argv) {
                         "serve|ADDRESS PORT\n");
         return 2;
     }
-    if (gwd_transport_open(&options.config, &transport, text) != GW_OK) {
+    if (gwd_transport_set_environment(&options.config, text) != GW_OK ||
+        gwd_transport_open(&options.config, &transport, text) != GW_OK) {
         fprintf(stderr, "wire: %s\n", text);
         return 1;
     }

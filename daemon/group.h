@@ -108,7 +108,7 @@ gw_status_t gwd_group_join(gwd_session_t *session, uint32_t request, const gw_un
 gw_status_t gwd_group_split(gwd_member_t *member, uint32_t request, int32_t color, int32_t key, char *text,
                             size_t text_bytes);
 
-/* Fails an active group on every rank. */
+/* Fails a prepared or active group on every rank. */
 void gwd_group_fail(gwd_group_t *group, gw_status_t status, const char *text);
 
 /* Whether it waits for ranks since the late limit: group->waiting tells for whom. */

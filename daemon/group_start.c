@@ -68,6 +68,7 @@ static gwd_group_seed_t *new_seed(const gwd_group_t *group) {
     seed->n_local = group->n_members;
     seed->map = group->map;
     seed->wire = group->map ? group->wire : NULL;
+    seed->silence_ns = (uint64_t)group->server->config.deadline_silence_ms * 1000000u;
     seed->plan = group->plan;
     seed->user_share = &group->user->share;
     seed->counters = group->counters;

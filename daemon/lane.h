@@ -83,6 +83,7 @@ typedef struct gwd_group_seed {
     uint32_t n_local;           /* of this node: entries of `ranks`, by rank */
     const gwd_group_map_t *map; /* NULL: all ranks are on this node */
     struct gwd_wire *wire;      /* to the other nodes, taken over; NULL likewise */
+    uint64_t silence_ns;        /* deadline.silence_ms when it was made: all nodes have compared it */
     gwd_plan_t plan;
     gwd_share_t *user_share; /* of who made the group; like the counters it outlives the group on the lane */
     gwd_group_counters_t *counters;
@@ -156,7 +157,7 @@ typedef struct gwd_event {
 
 /* Limits that a reload may change; read by the lane whenever it looks at the clock. */
 typedef struct gwd_lane_limits {
-    _Atomic uint64_t late_ns, deadline_ns, poll_ns, spin_ns, silence_ns;
+    _Atomic uint64_t late_ns, deadline_ns, poll_ns, spin_ns;
 } gwd_lane_limits_t;
 
 typedef struct gwd_lane gwd_lane_t;

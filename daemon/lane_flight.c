@@ -16,7 +16,6 @@
 #include "lane_flight.h"
 
 enum {
-    EARLY_MAX = 4096, /* messages that are kept for later, of one group */
     SHARD_ROUND = 16, /* elements; with a codec its blocks */
     RAW = 1,          /* status of a message whose payload is not encoded */
 };
@@ -291,7 +290,7 @@ static void partial_ended(gwd_job_t *job) {
 /* ---- what comes in -------------------------------------------------------------------------------------- */
 
 static bool keep(gwd_lane_group_t *group, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message) {
-    gwd_early_t *early = group->wire->n_early < EARLY_MAX ? malloc(sizeof(*early)) : NULL;
+    gwd_early_t *early = group->wire->n_early < group->wire->early_max ? malloc(sizeof(*early)) : NULL;
 
     if (!early)
         return false;
@@ -354,7 +353,8 @@ void gwd_wire_data(gwd_lane_group_t *group, const gwd_wire_header_t *header, uin
     else if (header->sequence < group->tail || (is_op && header->chunk < op->next_chunk))
         broke(group, header);
     else if (!keep(group, header, bytes, message))
-        gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "too many messages of other nodes came before their operation");
+        gwd_lane_group_fail(group, GW_ERR_NO_MEMORY,
+                            "too many messages of other nodes came before their operation: raise wire.chunk_bytes");
 }
 
 static void take_early(gwd_wire_flight_t *flight) {

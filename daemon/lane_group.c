@@ -48,6 +48,7 @@ gw_status_t gwd_lane_group_new(gwd_lane_t *lane, gwd_group_seed_t *seed, gwd_lan
                                 .nranks = seed->n_local,
                                 .nranks_all = seed->nranks,
                                 .plan = seed->plan,
+                                .silence_ns = seed->silence_ns,
                                 .counters = seed->counters,
                                 .share = {.parent = seed->user_share},
                                 .tail = 1};

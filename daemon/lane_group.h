@@ -90,9 +90,10 @@ struct gwd_lane_group {
     gwd_plan_t plan;
     struct gwd_wire_group *wire; /* NULL: all ranks are on this node */
     gwd_group_counters_t *counters;
-    gwd_share_t share;  /* of the reduce threads */
-    gw_status_t status; /* sticky */
-    uint64_t tail;      /* lowest sequence number that has not ended */
+    gwd_share_t share;   /* of the reduce threads */
+    gw_status_t status;  /* sticky */
+    uint64_t silence_ns; /* a node that says nothing for so long is dead */
+    uint64_t tail;       /* lowest sequence number that has not ended */
     uint64_t failed_ops;
     uint32_t n_running, n_left, n_released, n_stalled;
     gwd_lane_rank_t *ranks;
@@ -191,10 +192,11 @@ void gwd_lane_stage(gwd_op_t *op, uint64_t bytes);
 void gwd_lane_staged_turn(gwd_lane_t *lane);
 void gwd_lane_free_flights(gwd_lane_group_t *group);
 
-/* lane_wire.c: groups on several nodes. */
+/* lane_wire.c and lane_meet.c: groups on several nodes. */
 gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_map_t *map, struct gwd_wire *wire, char *text);
 void gwd_lane_wire_meet(gwd_op_t *op);                       /* all local ranks are ready */
 void gwd_lane_wire_mismatch(gwd_op_t *op, const char *text); /* they are not: tells the other nodes */
+bool gwd_lane_wire_is_held(const gwd_op_t *op);              /* it has met all nodes, and its group is held */
 void gwd_lane_wire_fail(gwd_lane_group_t *group, const char *text);
 bool gwd_lane_wire_leave(gwd_lane_group_t *group); /* all local ranks have left; false: it has to say good-bye first */
 void gwd_lane_wire_free(gwd_lane_group_t *group);

@@ -100,9 +100,13 @@ static void name_late(const gwd_op_t *op, uint64_t waited_ns) {
     gwd_log(GWD_LOG_WARNING, "lane", "group %u: %s", op->group->id, text);
 }
 
+/* Not while it only waits for the group's state to be saved or loaded. */
 static bool waits_for_ranks(const gwd_op_t *op, uint64_t sequence) {
-    return op->sequence == sequence &&
-           (op->state == GWD_OP_GATHERING || op->state == GWD_OP_WAITING || op->state == GWD_OP_MEETING);
+    if (op->sequence != sequence)
+        return false;
+    if (op->state == GWD_OP_MEETING)
+        return !gwd_lane_wire_is_held(op);
+    return op->state == GWD_OP_GATHERING || op->state == GWD_OP_WAITING;
 }
 
 /* Whether a rank has come to the operation: a stream's has when its input is ready. */

@@ -291,7 +291,8 @@ static void mismatch(gwd_op_t *op, const gwd_lane_rank_t *rank, const gwd_bucket
              (unsigned long long)op->sequence, op->group->ranks[other].info.rank, theirs, rank->info.rank, mine);
     if (op->group->wire)
         gwd_lane_wire_mismatch(op, text);
-    gwd_lane_op_mismatch(op, text);
+    if (op->group->status == GW_OK) /* else other nodes could not be told, and the operation has ended */
+        gwd_lane_op_mismatch(op, text);
 }
 
 static void begin_op(gwd_op_t *op, uint64_t sequence, uint64_t now_ns) {

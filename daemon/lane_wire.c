@@ -10,14 +10,12 @@
 #include "log.h"
 #include "status.h"
 
-enum {
-    ALIVE_A_SILENCE = 5, /* heartbeats within the time after which a node is dead */
-    DESCRIPTION_BYTES = 224,
-};
+enum { ALIVE_A_SILENCE = 5 }; /* heartbeats within the time after which a node is dead */
 
 #define GOOD_BYE_NS   UINT64_C(500000000) /* how long a group that ends waits for its last words to go out */
 #define CUT_NS        UINT64_C(200000000) /* and then for what was under way to be given back */
 #define LAST_WORDS_NS UINT64_C(20000000)  /* what has been sent may still be in a buffer that ends with its link */
+#define LOOK_NS       UINT64_C(1000000)   /* how often a group that ends is looked after */
 
 typedef struct note {
     gwd_pending_t pending;
@@ -26,12 +24,7 @@ typedef struct note {
     char text[];
 } note_t;
 
-static uint64_t silence_ns(const gwd_lane_t *lane) {
-    return atomic_load_explicit(&lane->limits->silence_ns, memory_order_relaxed);
-}
-
-/* "node 1 (host h, ranks from 2 on)" */
-static void name_node(const gwd_lane_group_t *group, uint32_t node, char *text, size_t text_bytes) {
+void gwd_wire_name_node(const gwd_lane_group_t *group, uint32_t node, char *text, size_t text_bytes) {
     const gwd_group_node_t *n = &group->wire->map->nodes[node];
 
     snprintf(text, text_bytes, "node %u (host %s, its lowest rank is %u)", node, n->host, n->lowest_rank);
@@ -50,6 +43,7 @@ static void note_ended(gwd_pending_t *pending, gw_status_t status) {
 
 bool gwd_wire_send(gwd_peer_t *peer, gwd_wire_header_t header, const void *data, size_t bytes) {
     gwd_lane_group_t *group = peer->group;
+    gw_status_t status;
     note_t *note;
 
     if (!peer->link)
@@ -68,9 +62,10 @@ bool gwd_wire_send(gwd_peer_t *peer, gwd_wire_header_t header, const void *data,
     else if (bytes > 0)
         memcpy(note->text, data, bytes);
     peer->said_ns = gwd_now_ns();
-    if (gwd_wire_post(peer, &header, note->text, bytes, note) != GW_IN_PROGRESS) {
+    status = gwd_wire_post(peer, &header, note->text, bytes, note);
+    if (status != GW_IN_PROGRESS) {
         free(note);
-        return true; /* sent, or the link is broken and says so itself */
+        return status != GW_ERR_NO_MEMORY; /* else it is sent, or the link is broken and says so itself */
     }
     note->wire->n_notes++;
     note->wire->n_last_words += note->is_last;
@@ -85,139 +80,19 @@ void gwd_wire_say(gwd_peer_t *peer, gwd_wire_kind_t kind, uint64_t sequence, uin
                                       .kind = kind,
                                       .status = (uint32_t)status};
 
-    if (!gwd_wire_send(peer, header, text, text ? strlen(text) : 0)) /* the others will find that nothing comes */
-        gwd_log(GWD_LOG_ERROR, "lane", "out of memory: group %u cannot say %d to node %u", peer->group->id, (int)kind,
-                peer->node);
-}
-
-static void say_to_all(gwd_lane_group_t *group, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint,
-                       gw_status_t status, const char *text) {
-    for (uint32_t n = 0; n < group->wire->n_peers; n++)
-        gwd_wire_say(&group->wire->peers[n], kind, sequence, fingerprint, status, text);
-}
-
-/* ---- meeting ------------------------------------------------------------------------------------------ */
-
-static gwd_begin_t *begin_at(gwd_peer_t *peer, uint64_t sequence) {
-    return &peer->begins[sequence & (GWD_BEGINS * (uint64_t)peer->group->credits - 1)];
-}
-
-static bool has_begun(gwd_peer_t *peer, uint64_t sequence) {
-    return begin_at(peer, sequence)->sequence == sequence;
-}
-
-static void mismatch(gwd_op_t *op, uint32_t node, const gwd_begin_t *begin) {
-    gwd_lane_group_t *group = op->group;
-    const gwd_group_map_t *map = group->wire->map;
-    char mine[DESCRIPTION_BYTES], text[GWD_TEXT_BYTES];
-
-    gwd_bucket_describe(op->parts[0].bucket, mine, sizeof(mine));
-    if (begin->status != GW_OK)
-        snprintf(text, sizeof(text), "%s", begin->text ? begin->text : "ranks of another node differ");
-    else
-        snprintf(text, sizeof(text),
-                 "operation %llu differs: host %s (rank %u) submitted %s, host %s (rank %u) submitted %s",
-                 (unsigned long long)op->sequence, map->nodes[node].host, map->nodes[node].lowest_rank,
-                 begin->text ? begin->text : "another", map->nodes[map->own_node].host,
-                 map->nodes[map->own_node].lowest_rank, mine);
-    gwd_lane_op_mismatch(op, text);
-}
-
-/* The op has been announced by all nodes, or one of them differs: it goes on. */
-static void meet(gwd_op_t *op) {
-    gwd_lane_group_t *group = op->group;
-    const struct gwd_wire_group *wire = group->wire;
-    uint64_t fingerprint = op->parts[0].bucket->fingerprint;
-    uint32_t missing = 0;
-
-    for (uint32_t n = 0; n < wire->map->n_nodes; n++) {
-        gwd_peer_t *peer = &wire->peers[n];
-        const gwd_begin_t *begin;
-
-        if (n == wire->map->own_node)
-            continue;
-        begin = begin_at(peer, op->sequence);
-        if (begin->sequence != op->sequence) {
-            missing++;
-        } else if (begin->status != GW_OK || begin->fingerprint != fingerprint) {
-            mismatch(op, n, begin);
-            return;
-        }
-    }
-    if (missing == 0 && !wire->held)
-        gwd_wire_run(op);
-}
-
-/* A node whose ranks have left will never announce it. */
-static bool is_missed(gwd_op_t *op) {
-    gwd_lane_group_t *group = op->group;
-    char who[GWD_IDENTITY_BYTES], text[GWD_TEXT_BYTES], mine[DESCRIPTION_BYTES];
-
-    for (uint32_t n = 0; n < group->wire->map->n_nodes; n++) {
-        const gwd_peer_t *peer = &group->wire->peers[n];
-
-        if (!peer->has_left || peer->last_sequence >= op->sequence)
-            continue;
-        name_node(group, n, who, sizeof(who));
-        gwd_bucket_describe(op->parts[0].bucket, mine, sizeof(mine));
-        snprintf(text, sizeof(text), "all ranks of %s have left the group, but %s submitted %.100s", who,
-                 group->ranks[0].info.identity, mine);
-        gwd_lane_group_fail(group, GW_ERR_RANK_LEFT, text);
-        return true;
-    }
-    return false;
-}
-
-void gwd_lane_wire_meet(gwd_op_t *op) {
-    char description[DESCRIPTION_BYTES];
-
-    op->state = GWD_OP_MEETING;
-    if (is_missed(op))
+    if (gwd_wire_send(peer, header, text, text ? strlen(text) : 0))
         return;
-    gwd_bucket_describe(op->parts[0].bucket, description, sizeof(description));
-    say_to_all(op->group, GWD_WIRE_BEGIN, op->sequence, op->parts[0].bucket->fingerprint, GW_OK, description);
-    meet(op);
+    gwd_log(GWD_LOG_ERROR, "lane", "out of memory: group %u cannot say %d to node %u", peer->group->id, (int)kind,
+            peer->node);
+    gwd_lane_group_fail(peer->group, GW_ERR_NO_MEMORY, "the daemon has no memory for what it must tell another node");
 }
 
-gw_status_t gwd_lane_wire_hold(gwd_lane_group_t *group) {
-    if (group->status != GW_OK)
-        return group->status;
-    if (group->n_running > 0 || group->wire->held)
-        return GW_ERR_BUSY;
-    group->wire->held = true;
-    return GW_OK;
-}
+void gwd_wire_say_to_all(gwd_lane_group_t *group, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint,
+                         gw_status_t status, const char *text) {
+    gw_status_t before = group->status;
 
-/* Operations that have met meanwhile begin. */
-void gwd_lane_wire_go_on(gwd_lane_group_t *group) {
-    uint64_t first = group->tail;
-
-    group->wire->held = false;
-    for (uint64_t s = first; s < first + group->credits && group->status == GW_OK; s++) {
-        gwd_op_t *op = gwd_op_at(group, s);
-
-        if (op->sequence == s && op->state == GWD_OP_MEETING)
-            meet(op);
-    }
-}
-
-void gwd_lane_wire_mismatch(gwd_op_t *op, const char *text) {
-    say_to_all(op->group, GWD_WIRE_BEGIN, op->sequence, 0, GW_ERR_MISMATCH, text);
-}
-
-void gwd_lane_wire_name_missing(const gwd_op_t *op, char *text, size_t text_bytes) {
-    gwd_lane_group_t *group = op->group;
-    size_t used = 0;
-
-    text[0] = 0;
-    for (uint32_t n = 0; n < group->wire->map->n_nodes && used + 1 < text_bytes; n++) {
-        char who[GWD_IDENTITY_BYTES];
-
-        if (n == group->wire->map->own_node || has_begun(&group->wire->peers[n], op->sequence))
-            continue;
-        name_node(group, n, who, sizeof(who));
-        used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", used ? ", " : "", who);
-    }
+    for (uint32_t n = 0; n < group->wire->n_peers && group->status == before; n++)
+        gwd_wire_say(&group->wire->peers[n], kind, sequence, fingerprint, status, text);
 }
 
 /* ---- hearing ------------------------------------------------------------------------------------------ */
@@ -225,7 +100,7 @@ void gwd_lane_wire_name_missing(const gwd_op_t *op, char *text, size_t text_byte
 void gwd_wire_broke(gwd_lane_group_t *group, uint32_t node, const char *how) {
     char who[GWD_IDENTITY_BYTES], text[GWD_TEXT_BYTES];
 
-    name_node(group, node, who, sizeof(who));
+    gwd_wire_name_node(group, node, who, sizeof(who));
     snprintf(text, sizeof(text), "%s broke the protocol between nodes: %s", who, how);
     gwd_lane_group_fail(group, GW_ERR_PROTOCOL_RANK, text);
 }
@@ -235,41 +110,21 @@ void gwd_wire_forged(gwd_lane_group_t *group, uint32_t node) {
                    "the data of a message is not what its header was sealed with: it was changed on the way");
 }
 
-static void hear_begin(gwd_peer_t *peer, const gwd_wire_header_t *header, char *text) {
-    gwd_lane_group_t *group = peer->group;
-    gwd_begin_t *begin = begin_at(peer, header->sequence);
-    gwd_op_t *op = gwd_op_at(group, header->sequence);
-
-    if (header->sequence >= group->tail + (GWD_BEGINS - 1) * (uint64_t)group->credits ||
-        header->sequence <= begin->sequence) {
-        free(text);
-        gwd_wire_broke(group, peer->node, "an announcement comes out of turn");
-        return;
-    }
-    free(begin->text);
-    *begin = (gwd_begin_t){header->sequence, header->fingerprint, header->status ? GW_ERR_MISMATCH : GW_OK, text};
-    if (op->sequence == header->sequence && op->state == GWD_OP_MEETING)
-        meet(op);
-}
-
 static void hear_bye(gwd_peer_t *peer, const gwd_wire_header_t *header) {
     gwd_lane_group_t *group = peer->group;
 
     peer->has_left = true;
     peer->last_sequence = header->sequence;
     gwd_wire_hear_last_tell(peer, header->chunk);
-    for (uint64_t s = group->tail; s < group->tail + group->credits && group->status == GW_OK; s++) {
-        gwd_op_t *op = gwd_op_at(group, s);
-
-        if (op->sequence == s && op->state == GWD_OP_MEETING)
-            (void)is_missed(op);
-    }
+    gwd_wire_check_left(group);
 }
 
-static gwd_lane_group_t *find_group(gwd_lane_t *lane, uint64_t wire_id) {
+/* By the wire, and not by what the header says: a message is gone with its wire, which may be before a group that is not
+ * its own. */
+static gwd_lane_group_t *find_group(const gwd_lane_t *lane, const gwd_message_t *message) {
     gwd_lane_group_t *group = lane->groups;
 
-    while (group && (!group->wire || group->wire->map->wire_id != wire_id))
+    while (group && (!group->wire || group->wire->wire != gwd_message_wire(message)))
         group = group->next;
     return group;
 }
@@ -295,9 +150,9 @@ static void on_message(void *lane_, const void *bytes_of_header, size_t header_b
     }
     memset(&header, 0, sizeof(header));
     memcpy(&header, bytes_of_header, header_bytes);
-    group = find_group(lane, header.wire_id);
-    if (!group || header.epoch != group->epoch || header.node >= group->wire->map->n_nodes ||
-        header.node == group->wire->map->own_node || group->wire->closed) {
+    group = find_group(lane, message);
+    if (!group || header.wire_id != group->wire->map->wire_id || header.epoch != group->epoch ||
+        header.node >= group->wire->map->n_nodes || header.node == group->wire->map->own_node || group->wire->closed) {
         gwd_stats_add(&lane->stats.wire_dropped, 1);
         return;
     }
@@ -313,7 +168,7 @@ static void on_message(void *lane_, const void *bytes_of_header, size_t header_b
              !gwd_wire_read_text(peer, &header, data, bytes, &text))
         gwd_wire_forged(group, header.node);
     else if (header.kind == GWD_WIRE_BEGIN)
-        hear_begin(peer, &header, text);
+        gwd_wire_hear_begin(peer, &header, text);
     else if (header.kind == GWD_WIRE_PART || header.kind == GWD_WIRE_RESULT)
         gwd_wire_data(group, &header, bytes, message);
     else if (header.kind == GWD_WIRE_PROBE)
@@ -336,7 +191,7 @@ static void on_done(void *lane, void *cookie, gw_status_t status) {
 void gwd_wire_lost(gwd_lane_group_t *group, uint32_t node, const char *why) {
     char who[GWD_IDENTITY_BYTES], text[GWD_TEXT_BYTES];
 
-    name_node(group, node, who, sizeof(who));
+    gwd_wire_name_node(group, node, who, sizeof(who));
     snprintf(text, sizeof(text), "the connection to %s broke: %.200s", who, why);
     gwd_lane_group_fail(group, GW_ERR_NODE_LOST, text);
 }
@@ -375,6 +230,7 @@ gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_map_t *
     watch(group->lane, line);
     wire->wire = line;
     wire->map = map;
+    wire->early_max = gwd_wire_early_max(group->credits, map->n_nodes - 1);
     if (map->has_cipher && !gwd_wire_make_cipher(group))
         return GW_ERR_NO_MEMORY;
     wire->chunk_bytes = group->plan.wire_chunk_bytes;
@@ -399,8 +255,7 @@ gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_map_t *
     }
     if (!wire->peers)
         return GW_ERR_NO_MEMORY;
-    if (group->lane->next_alive_ns == 0)
-        group->lane->next_alive_ns = now_ns;
+    group->lane->next_alive_ns = now_ns; /* that of other groups may be far off */
     return GW_OK;
 }
 
@@ -464,6 +319,12 @@ static bool all_have_left(const struct gwd_wire_group *wire) {
     return true;
 }
 
+/* What UCX does not give back would hold the ranks' memory for good: data of operations, too, which is no note. */
+static void cut_late(const gwd_lane_group_t *group, uint64_t now_ns) {
+    if (now_ns > group->wire->close_ns + CUT_NS && group->n_running > 0)
+        gwd_wire_cut(group->wire->wire);
+}
+
 static void go_on_closing(gwd_lane_group_t *group, uint64_t now_ns) {
     struct gwd_wire_group *wire = group->wire;
     bool said = wire->n_last_words == 0 && now_ns + GOOD_BYE_NS > wire->close_ns + LAST_WORDS_NS &&
@@ -473,9 +334,8 @@ static void go_on_closing(gwd_lane_group_t *group, uint64_t now_ns) {
         return;
     if (!wire->closed)
         close_links(group);
-    if (now_ns > wire->close_ns + CUT_NS)
-        gwd_wire_cut(wire->wire);
-    if (wire->n_notes > 0 || wire->is_over)
+    cut_late(group, now_ns);
+    if (wire->n_notes > 0)
         return; /* what was under way ends one by one */
     wire->is_over = true;
     group->n_running--;
@@ -506,7 +366,7 @@ bool gwd_lane_wire_arm(gwd_lane_t *lane) {
 void gwd_lane_wire_fail(gwd_lane_group_t *group, const char *text) {
     if (group->wire->close_ns)
         return;
-    say_to_all(group, GWD_WIRE_FAIL, 0, 0, group->status, text);
+    gwd_wire_say_to_all(group, GWD_WIRE_FAIL, 0, 0, group->status, text);
     begin_close(group);
 }
 
@@ -514,14 +374,16 @@ bool gwd_lane_wire_leave(gwd_lane_group_t *group) {
     if (group->wire->is_over)
         return true;
     if (group->wire->close_ns == 0) {
-        say_to_all(group, GWD_WIRE_BYE, group->tail - 1, 0, GW_OK, NULL);
-        begin_close(group);
+        gwd_wire_say_to_all(group, GWD_WIRE_BYE, group->tail - 1, 0, GW_OK, NULL);
+        if (group->wire->close_ns == 0) /* else there was no memory for that, and the group has failed */
+            begin_close(group);
     }
     return false;
 }
 
-static void check_peer(gwd_peer_t *peer, uint64_t now_ns, uint64_t silence) {
+static void check_peer(gwd_peer_t *peer, uint64_t now_ns) {
     gwd_lane_group_t *group = peer->group;
+    uint64_t silence = group->silence_ns;
     char who[GWD_IDENTITY_BYTES], text[GWD_TEXT_BYTES];
 
     if (!peer->link || peer->has_left)
@@ -532,7 +394,7 @@ static void check_peer(gwd_peer_t *peer, uint64_t now_ns, uint64_t silence) {
         gwd_wire_check_missed(peer, now_ns, silence);
     if (now_ns - peer->heard_ns < silence || group->status != GW_OK)
         return;
-    name_node(group, peer->node, who, sizeof(who));
+    gwd_wire_name_node(group, peer->node, who, sizeof(who));
     snprintf(text, sizeof(text),
              "%s has said nothing for %.1f s (deadline.silence_ms): its daemon, its host or the link is down", who,
              (double)(now_ns - peer->heard_ns) * 1e-9);
@@ -546,29 +408,35 @@ static void end_line(gwd_lane_group_t *group) {
         free_line(group);
 }
 
-void gwd_lane_wire_tick(gwd_lane_t *lane, uint64_t now_ns) {
-    uint64_t silence = silence_ns(lane), next_ns = now_ns + silence / ALIVE_A_SILENCE / 2;
-    gwd_lane_group_t *next;
-    bool any = false;
+/* Returns when to do it again. */
+static uint64_t look_after(gwd_lane_group_t *group, uint64_t now_ns) {
+    struct gwd_wire_group *wire = group->wire;
 
-    lane->next_alive_ns = 0;
+    if (wire->is_over) {
+        cut_late(group, now_ns);
+        end_line(group);
+        return now_ns + LOOK_NS;
+    }
+    for (uint32_t n = 0; n < wire->n_peers && wire->close_ns == 0; n++)
+        check_peer(&wire->peers[n], now_ns);
+    if (wire->close_ns == 0)
+        return now_ns + group->silence_ns / ALIVE_A_SILENCE / 2;
+    go_on_closing(group, now_ns);
+    return now_ns + LOOK_NS;
+}
+
+void gwd_lane_wire_tick(gwd_lane_t *lane, uint64_t now_ns) {
+    uint64_t next_ns = UINT64_MAX;
+    gwd_lane_group_t *next;
+
     for (gwd_lane_group_t *group = lane->groups; group; group = next) {
+        uint64_t due_ns;
+
         next = group->next;
         if (!group->wire || !group->wire->wire)
             continue;
-        any = true;
-        if (group->wire->is_over) {
-            next_ns = now_ns + 1000000;
-            end_line(group);
-            continue;
-        }
-        if (group->wire->close_ns == 0)
-            for (uint32_t n = 0; n < group->wire->n_peers && group->status == GW_OK; n++)
-                check_peer(&group->wire->peers[n], now_ns, silence);
-        if (group->wire->close_ns) {
-            next_ns = now_ns + 1000000;
-            go_on_closing(group, now_ns);
-        }
+        due_ns = look_after(group, now_ns);
+        next_ns = due_ns < next_ns ? due_ns : next_ns;
     }
-    lane->next_alive_ns = any ? next_ns : 0;
+    lane->next_alive_ns = next_ns == UINT64_MAX ? 0 : next_ns;
 }

@@ -1,7 +1,8 @@
 /* lane_wire.h - operations of groups that are on several nodes
  *
- * Inner header of lane_wire.c (who is there: announcements, heartbeats, failures), lane_flight.c (the data) and
- * lane_tell.c (what the loops of the nodes tell each other).
+ * Inner header of lane_wire.c (who is there: heartbeats, failures, ends), lane_meet.c (announcements), lane_flight.c
+ * (the data), lane_wire_seal.c (the cipher), lane_probe.c (measuring) and lane_tell.c (what the loops of the nodes tell
+ * each other).
  *
  * When all ranks of this node have submitted an operation it is announced to the other nodes (BEGIN, with its
  * fingerprint). When all nodes have, it moves in chunks, several at once. A chunk is cut into shards, each owned by one
@@ -72,6 +73,17 @@ typedef struct gwd_peer {
 /* A node is at most `credits` operations ahead of this one's window, which is as long again. */
 enum { GWD_BEGINS = 4 };
 
+enum {
+    GWD_WINDOW_MAX = 64,   /* of wire.window, which is each node's own */
+    GWD_EARLY_MORE = 4096, /* chunks so small that they are sent before the receiver asks for them */
+};
+
+/* How many messages may come from `n_nodes` before their chunks have begun here. A node that only gives in its operations
+ * runs up to `credits` of them ahead. */
+static inline uint64_t gwd_wire_early_max(uint32_t credits, uint32_t n_nodes) {
+    return GWD_EARLY_MORE + n_nodes * ((uint64_t)credits + GWD_WINDOW_MAX);
+}
+
 /* A message that has come before its chunk has begun here. */
 typedef struct gwd_early {
     struct gwd_early *next;
@@ -87,7 +99,7 @@ struct gwd_wire_group {
     uint32_t n_peers;
     gwd_peer_t *peers; /* n_nodes */
     gwd_early_t *early;
-    uint32_t n_early;
+    uint64_t n_early, early_max;
     gwd_wire_t *wire;      /* NULL once the group is over */
     gwd_cipher_t *cipher;  /* NULL: none */
     bool has_refused;      /* a message, and the log says so */
@@ -106,15 +118,25 @@ struct gwd_wire_group {
 /* Sends a payload, which is copied. The header's kind, status and numbers are the caller's. False: out of memory. */
 bool gwd_wire_send(gwd_peer_t *peer, gwd_wire_header_t header, const void *data, size_t bytes);
 
-/* Sends header and text; the text is copied. */
+/* Sends header and text; the text is copied. Without memory the group fails: others would wait for it. */
 void gwd_wire_say(gwd_peer_t *peer, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint, gw_status_t status,
                   const char *text);
+
+void gwd_wire_say_to_all(gwd_lane_group_t *group, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint,
+                         gw_status_t status, const char *text);
+
+/* "node 1 (host h, its lowest rank is 2)" */
+void gwd_wire_name_node(const gwd_lane_group_t *group, uint32_t node, char *text, size_t text_bytes);
 
 /* Fails the group, since what came from a node is not what it has sent. */
 void gwd_wire_forged(gwd_lane_group_t *group, uint32_t node);
 
 /* Fails the group, since the way to a node is broken. */
 void gwd_wire_lost(gwd_lane_group_t *group, uint32_t node, const char *why);
+
+/* lane_meet.c */
+void gwd_wire_hear_begin(gwd_peer_t *peer, const gwd_wire_header_t *header, char *text); /* takes text over */
+void gwd_wire_check_left(gwd_lane_group_t *group); /* whether a node has left that operations wait for */
 
 /* lane_tell.c */
 void gwd_wire_hear_tell(gwd_peer_t *peer, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message);

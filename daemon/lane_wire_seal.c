@@ -11,15 +11,14 @@
 #include "lane_wire.h"
 #include "log.h"
 
-enum {
-    SEEN_A_CREDIT = 8, /* messages that may overtake one: announcements and data of small operations ... */
-    SEEN_MORE = 8192,  /* ... and as many pieces as are kept for later, twice; a power of two */
-};
+enum { SEEN_A_CREDIT = 8 };
 
+/* How many messages of a node may overtake one: announcements and data of small operations, and twice as many pieces as
+ * are kept for later. A power of two. */
 static uint64_t seen_window(uint32_t credits) {
-    uint64_t window = SEEN_MORE;
+    uint64_t least = 2 * gwd_wire_early_max(credits, 1) + SEEN_A_CREDIT * (uint64_t)credits, window = 2;
 
-    while (window < SEEN_MORE + SEEN_A_CREDIT * (uint64_t)credits)
+    while (window < least)
         window *= 2;
     return window;
 }

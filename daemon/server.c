@@ -37,7 +37,6 @@ static void apply_config(gwd_server_t *server) {
 
     gwd_log_set_level((gwd_log_level_t)config->log_level);
     atomic_store(&server->limits.late_ns, (uint64_t)config->deadline_late_ms * 1000000u);
-    atomic_store(&server->limits.silence_ns, (uint64_t)config->deadline_silence_ms * 1000000u);
     atomic_store(&server->limits.deadline_ns, (uint64_t)config->deadline_bucket_s * 1000000000u);
     atomic_store(&server->limits.poll_ns, (uint64_t)config->lane_poll_us * 1000u);
     atomic_store(&server->limits.spin_ns, (uint64_t)config->lane_spin_us * 1000u);

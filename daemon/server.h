@@ -88,7 +88,7 @@ void gwd_server_drain(gwd_server_t *server);
 /* Goes on with the drain when a session or group has gone. */
 void gwd_server_settle(gwd_server_t *server);
 
-/* wires.c: opens the transport where wire.listen is set, before there are threads: it sets environment variables.
+/* wires.c: sets the transport's environment variables, before there are threads, and opens it where wire.listen is set.
  * Elsewhere the first group that goes to another node opens it. Blocking: some ten ms. Errors, with text: as
  * gwd_transport_open. */
 gw_status_t gwd_wires_open(gwd_server_t *server, char *text, size_t text_bytes);

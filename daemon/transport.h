@@ -45,8 +45,12 @@ typedef struct gwd_wire_events {
     void (*on_broken)(void *lane, void *link_cookie, const char *text);
 } gwd_wire_events_t;
 
-/* Reads no environment but UCX_*, sets UCX_ variables that have no other way in, and installs no signal handler and no
- * memory hook. Thread: the only one, because of the environment. Blocking: some ten ms. Errors, with text (at most
+/* Sets UCX_ variables, of what has no other way into UCX, before gwd_transport_open. It calls nothing of UCX. Thread: the
+ * only one of the process, because of the environment. Errors, with text: GW_ERR_NO_MEMORY. */
+gw_status_t gwd_transport_set_environment(const gwd_transport_config_t *config, char *text);
+
+/* Reads no environment but UCX_*, and installs no signal handler and no memory hook. `config` as for
+ * gwd_transport_set_environment. Thread: any, one at a time. Blocking: some ten ms. Errors, with text (at most
  * GWD_WIRE_TEXT_BYTES): GW_ERR_UNSUPPORTED (no such device or transport), GW_ERR_NO_MEMORY, GW_ERR_SYSTEM. */
 gw_status_t gwd_transport_open(const gwd_transport_config_t *config, gwd_transport_t **transport_out, char *text);
 void gwd_transport_close(gwd_transport_t *transport); /* its wires have been freed */
@@ -81,6 +85,7 @@ gw_status_t gwd_link_send(gwd_link_t *link, const void *header, size_t header_by
 
 /* Keeps a message whose payload cannot be taken yet: it is taken by gwd_message_receive, or dropped. */
 void gwd_message_keep(gwd_message_t *message);
+const gwd_wire_t *gwd_message_wire(const gwd_message_t *message); /* that it came on, and is gone with */
 void gwd_message_drop(gwd_message_t *message);
 
 /* Takes the payload to `to`, which has room for it. As gwd_link_send; the message is gone with the call. */

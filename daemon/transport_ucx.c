@@ -89,29 +89,12 @@ static void set(settings_t *settings, const char *name, const char *value) {
     settings->status = GW_ERR_UNSUPPORTED;
 }
 
-/* Settings of single transports have other names for ucp_config_modify from UCX 1.17 on, and it complains of them where
- * the transport is not used. In the environment they have one name and are ignored there. */
-static void set_variable(settings_t *settings, const char *variable, const char *value, bool overrides) {
-    if (settings->status != GW_OK || setenv(variable, value, overrides) == 0)
-        return;
-    snprintf(settings->text, GWD_WIRE_TEXT_BYTES, "out of memory");
-    settings->status = GW_ERR_NO_MEMORY;
-}
-
 static void set_all(settings_t *settings, const gwd_transport_config_t *config) {
-    char value[16];
-
-    /* An event that closes a connection may be followed, in the same batch, by one of that connection: UCX 1.13 aborts
-     * the process then. One event a batch is none too few, since we come back at once. */
-    set_variable(settings, "UCX_TCP_MAX_POLL", "1", true);
     /* Without memory hooks UCX has no cache of registrations, and versions up to 1.18 at least crash when they end a
      * rendezvous that has packed a remote key (openucx/ucx#11467): so large payloads go by active messages too. The
      * newer protocols of 1.16 on pack keys in any case. */
     set(settings, "PROTO_ENABLE", "n");
     set(settings, "RNDV_SCHEME", "am");
-    /* UCX has 8 and 64 KiB. Larger ones mean fewer calls for messages of hundreds of KiB. */
-    set_variable(settings, "UCX_TCP_TX_SEG_SIZE", "64k", false);
-    set_variable(settings, "UCX_TCP_RX_SEG_SIZE", "256k", false);
     if (config->transports[0] != '\0') {
         set(settings, "TLS", config->transports);
     } else if (getenv("UCX_TLS") == NULL) {
@@ -121,12 +104,27 @@ static void set_all(settings_t *settings, const gwd_transport_config_t *config) 
     }
     if (config->devices[0] != '\0')
         set(settings, "NET_DEVICES", config->devices);
+}
+
+/* Settings of single transports have other names for ucp_config_modify from UCX 1.17 on, and it complains of them where
+ * the transport is not used. In the environment they have one name and are ignored there. */
+gw_status_t gwd_transport_set_environment(const gwd_transport_config_t *config, char *text) {
+    char traffic_class[16];
+    /* An event that closes a connection may be followed, in the same batch, by one of that connection: UCX 1.13 aborts
+     * the process then. One event a batch is none too few, since we come back at once. */
+    bool done = setenv("UCX_TCP_MAX_POLL", "1", 1) == 0;
+
+    /* UCX has 8 and 64 KiB. Larger ones mean fewer calls for messages of hundreds of KiB. */
+    done = done && setenv("UCX_TCP_TX_SEG_SIZE", "64k", 0) == 0 && setenv("UCX_TCP_RX_SEG_SIZE", "256k", 0) == 0;
     if (config->ports[0] != '\0')
-        set_variable(settings, "UCX_TCP_PORT_RANGE", config->ports, true);
-    if (config->traffic_class != 0) {
-        snprintf(value, sizeof(value), "%u", config->traffic_class);
-        set_variable(settings, "UCX_IB_TRAFFIC_CLASS", value, true);
-    }
+        done = done && setenv("UCX_TCP_PORT_RANGE", config->ports, 1) == 0;
+    snprintf(traffic_class, sizeof(traffic_class), "%u", config->traffic_class);
+    if (config->traffic_class != 0)
+        done = done && setenv("UCX_IB_TRAFFIC_CLASS", traffic_class, 1) == 0;
+    if (done)
+        return GW_OK;
+    snprintf(text, GWD_WIRE_TEXT_BYTES, "out of memory");
+    return GW_ERR_NO_MEMORY;
 }
 
 gw_status_t gwd_transport_open(const gwd_transport_config_t *config, gwd_transport_t **transport_out, char *text) {

@@ -86,6 +86,10 @@ void gwd_message_keep(gwd_message_t *message) {
     message->copied = true;
 }
 
+const gwd_wire_t *gwd_message_wire(const gwd_message_t *message) {
+    return message->wire;
+}
+
 /* UCX takes back what has just arrived when its handler returns. */
 void gwd_message_drop(gwd_message_t *message) {
     if (message->stays && !message->arriving)

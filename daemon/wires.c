@@ -5,21 +5,27 @@
 #include "server.h"
 #include "transport.h"
 
-static gw_status_t open_transport(gwd_server_t *server, char *text) {
-    const gwd_config_t *config = &server->config;
-    gwd_transport_config_t wanted = {.devices = config->wire_devices,
-                                     .transports = config->wire_transports,
-                                     .ports = config->wire_ports,
-                                     .traffic_class = (uint32_t)config->wire_traffic_class,
-                                     .paths = (uint32_t)config->wire_paths};
+static gwd_transport_config_t wanted(const gwd_config_t *config) {
+    return (gwd_transport_config_t){.devices = config->wire_devices,
+                                    .transports = config->wire_transports,
+                                    .ports = config->wire_ports,
+                                    .traffic_class = (uint32_t)config->wire_traffic_class,
+                                    .paths = (uint32_t)config->wire_paths};
+}
 
-    return server->transport ? GW_OK : gwd_transport_open(&wanted, &server->transport, text);
+static gw_status_t open_transport(gwd_server_t *server, char *text) {
+    gwd_transport_config_t config = wanted(&server->config);
+
+    return server->transport ? GW_OK : gwd_transport_open(&config, &server->transport, text);
 }
 
 gw_status_t gwd_wires_open(gwd_server_t *server, char *text, size_t text_bytes) {
+    gwd_transport_config_t config = wanted(&server->config);
     char why[GWD_WIRE_TEXT_BYTES] = "";
-    gw_status_t status = server->config.wire_listen[0] ? open_transport(server, why) : GW_OK;
+    gw_status_t status = gwd_transport_set_environment(&config, why);
 
+    if (status == GW_OK && server->config.wire_listen[0])
+        status = open_transport(server, why);
     if (status != GW_OK)
         snprintf(text, text_bytes, "there is no way to other nodes: %s", why);
     return status;

@@ -363,6 +363,7 @@ int main(int argc, char **argv) {
     Gw__NodePrepared prepared = GW__NODE_PREPARED__INIT;
 
     MUST(argc > 2 && sodium_init() >= 0);
+    MUST(gwd_transport_set_environment(&config, text) == GW_OK);
     MUST(gwd_transport_open(&config, &transport, text) == GW_OK);
     MUST(gwd_wire_new(transport, &events, &fake, &fake.wire, text) == GW_OK);
     if (strcmp(argv[1], "root") == 0) {

@@ -103,6 +103,7 @@ static inline void on_message(void *lane, const void *header, size_t header_byte
     memcpy(&copy, header, sizeof(copy)); /* it is not aligned */
     MUST(copy.id < MESSAGES_MAX);
     MUST(copy.bytes == bytes);
+    MUST(gwd_message_wire(message) == node->wire);
     if (data != NULL)
         MUST(is_data(data, bytes, copy.seed));
     node->headers[copy.id] = copy;
@@ -128,6 +129,7 @@ static const gwd_transport_config_t by_tcp = {.devices = "lo", .transports = "tc
 
 static inline void open_node(node_t *node, const gwd_transport_config_t *config) {
     *node = (node_t){.how = RECEIVE};
+    MUST(gwd_transport_set_environment(config, node->text) == GW_OK);
     MUST(gwd_transport_open(config, &node->transport, node->text) == GW_OK);
     MUST(gwd_wire_new(node->transport, &events, node, &node->wire, node->text) == GW_OK);
 }
