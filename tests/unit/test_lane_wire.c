@@ -135,6 +135,11 @@ void gwd_wire_probed(gwd_peer_t *peer, const gwd_wire_header_t *header, uint64_t
     (void)peer, (void)header, (void)bytes, (void)message;
 }
 
+bool gwd_wire_probe_more(gwd_lane_group_t *of) {
+    (void)of;
+    return false;
+}
+
 void gwd_wire_free_probe(struct gwd_wire_group *wire) {
     (void)wire;
 }
