@@ -1,6 +1,9 @@
 /* wires.c - the transport of the daemon, and the wires of its groups. See server.h
  */
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include "server.h"
 #include "transport.h"
@@ -31,11 +34,42 @@ gw_status_t gwd_wires_open(gwd_server_t *server, char *text, size_t text_bytes) 
     return status;
 }
 
+enum {
+    WIRE_FDS = 8,
+    RANK_FDS = 4
+}; /* at most: of a wire without connections; that a rank takes when its group starts */
+
+/* Whether so many descriptors are left; `fd` is any. */
+static bool has_descriptors(int fd, uint32_t n) {
+    int *fds = calloc(n, sizeof(*fds));
+    uint32_t n_open = 0;
+
+    while (fds && n_open < n && (fds[n_open] = fcntl(fd, F_DUPFD_CLOEXEC, 0)) >= 0)
+        n_open++;
+    for (uint32_t i = 0; i < n_open; i++)
+        close(fds[i]);
+    free(fds);
+    return n_open == n;
+}
+
+/* What the group will take, each way to a node being a connection of its own. UCX 1.13 can end the process when it finds
+ * none while it connects. */
+static uint32_t descriptors_of(const gwd_group_t *group) {
+    uint32_t n_peers = (group->map ? group->map->n_nodes : group->nranks) - 1;
+
+    return WIRE_FDS + 2 * (uint32_t)group->server->config.wire_paths * n_peers + RANK_FDS * group->n_members;
+}
+
 gw_status_t gwd_wires_make(gwd_group_t *group, const void **address_out, size_t *bytes_out, char *text) {
     gwd_server_t *server = group->server;
     char why[GWD_WIRE_TEXT_BYTES] = "";
     gw_status_t status = open_transport(server, why);
 
+    if (status == GW_OK && !group->wire && !has_descriptors(uv_backend_fd(&server->loop), descriptors_of(group))) {
+        snprintf(text, GWD_TEXT_BYTES, "host %s has not the %u file descriptors that a group of several nodes may take",
+                 server->host, descriptors_of(group));
+        return GW_ERR_FD_LIMIT;
+    }
     if (status == GW_OK && !group->wire)
         status = gwd_wire_new(server->transport, &gwd_lane_wire_events, server->lanes[group->lane], &group->wire, why);
     if (status == GW_OK)
