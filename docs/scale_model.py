@@ -3,6 +3,7 @@ import dataclasses
 import math
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+SHARD = 128 * KIB  # of a chunk, one node's, unless wire.chunk_bytes is less: daemon/plan.c
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,10 @@ class Load:
 
 def pieces(count, chunk):
     return max(1, math.ceil(count / chunk))
+
+
+def shard_chunk(n, net):
+    return min(net.chunk, n * SHARD)
 
 
 def server(n, size, net):
@@ -70,12 +75,16 @@ def shards(n, size, net):
     """Each node sends every other one its shard of each chunk, adds what it gets, and sends all the result."""
     sent = 2 * size * (n - 1) / n
     far = sent * (n - net.rack) / (n - 1) if n > net.rack else 0
-    return Load(2, 2 * (n - 1) * pieces(size, net.chunk), sent, sent / 2, far)
+    return Load(2, 2 * (n - 1) * pieces(size, shard_chunk(n, net)), sent, sent / 2, far)
+
+
+def large_net(n, net):
+    return dataclasses.replace(net, chunk=max(net.chunk, n * 64 * KIB))
 
 
 def large_shards(n, size, net):
     """The same with chunks that grow with the number of nodes, so that a shard has 64 KiB or the bucket's n-th part."""
-    return shards(n, size, dataclasses.replace(net, chunk=max(net.chunk, n * 64 * KIB)))
+    return shards(n, size, large_net(n, net))
 
 
 WAYS = {"server": server, "ring": ring, "halving": halving, "shards": shards, "shards, large chunks": large_shards}
@@ -100,7 +109,7 @@ def time_us(way, n, size, net, share=1):
     load = WAYS[way](n, size, net)
     link = link_us(load, net)
     processor = processor_us(load, net) * share
-    chunk = max(net.chunk, n * 64 * KIB) if way == "shards, large chunks" else net.chunk
+    chunk = {"shards": shard_chunk(n, net), "shards, large chunks": shard_chunk(n, large_net(n, net))}.get(way, net.chunk)
     return load.steps * net.alpha_us + max(link, processor) + min(link, processor) / pieces(size, chunk)
 
 
