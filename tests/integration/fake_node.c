@@ -155,12 +155,13 @@ static void take_table(fake_t *fake) {
 
 static void on_message(void *lane, const void *header, size_t header_bytes, const void *data, uint64_t bytes,
                        gwd_message_t *message) {
-    const gwd_wire_header_t *said = header;
+    gwd_wire_header_t said = {0}; /* where it lies it is not aligned */
     fake_t *fake = lane;
 
-    (void)header_bytes, (void)data, (void)bytes, (void)message;
-    fake->pings += said->kind == GWD_WIRE_PROBE && said->status == PROBE_PING;
-    fake->ends += said->kind == GWD_WIRE_PROBE && said->status == PROBE_END;
+    (void)data, (void)bytes, (void)message;
+    memcpy(&said, header, header_bytes < sizeof(said) ? header_bytes : sizeof(said));
+    fake->pings += said.kind == GWD_WIRE_PROBE && said.status == PROBE_PING;
+    fake->ends += said.kind == GWD_WIRE_PROBE && said.status == PROBE_END;
 }
 
 static void on_done(void *lane, void *cookie, gw_status_t status) {
