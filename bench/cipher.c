@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "seconds.h"
 #include "wire_seal.h"
 
 enum { REPEATS = 201, WINDOW = 8192, HEADER_BYTES = 72, BYTES_MAX = 1 << 28 };
@@ -24,19 +24,6 @@ typedef struct bench {
     gwd_sealed_t tag;
     double seconds[KINDS][REPEATS];
 } bench_t;
-
-static double now(void) {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
 
 /* False: it did not open. */
 static bool call(bench_t *b, kind_t kind) {
@@ -58,27 +45,22 @@ static bool call(bench_t *b, kind_t kind) {
     }
 }
 
-static double median(double *seconds) {
-    qsort(seconds, REPEATS, sizeof(seconds[0]), by_value);
-    return seconds[REPEATS / 2];
-}
-
 static bool measure(bench_t *b) {
     for (int i = -1; i < REPEATS; i++) /* the first does not count */
         for (kind_t kind = COPY; kind < KINDS; kind++) {
-            double start = now();
+            double start = bench_now();
 
             if (!call(b, kind))
                 return false;
             if (i >= 0)
-                b->seconds[kind][i] = now() - start;
+                b->seconds[kind][i] = bench_now() - start;
         }
     if (memcmp(b->opened, b->clear, b->bytes) != 0)
         return false;
     printf("%10zu", b->bytes);
     for (kind_t kind = COPY; kind <= OPEN; kind++)
-        printf(" %8.2f", (double)b->bytes / median(b->seconds[kind]) * 1e-9);
-    printf(" %11.0f\n", median(b->seconds[STAMP]) * 1e9);
+        printf(" %8.2f", (double)b->bytes / bench_median(b->seconds[kind], REPEATS) * 1e-9);
+    printf(" %11.0f\n", bench_median(b->seconds[STAMP], REPEATS) * 1e9);
     return true;
 }
 

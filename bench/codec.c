@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "seconds.h"
 #include "simd/isa.h"
 
 enum { MIB = 25, REPEATS = 41, MIB_MAX = 4096 };
@@ -30,20 +30,8 @@ typedef struct bench {
     double copy_seconds[REPEATS];
 } bench_t;
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double gb_per_s(const bench_t *b, double *seconds) {
-    qsort(seconds, REPEATS, sizeof(seconds[0]), by_value);
-    return (double)b->count * sizeof(float) / seconds[REPEATS / 2] * 1e-9;
+    return (double)b->count * sizeof(float) / bench_median(seconds, REPEATS) * 1e-9;
 }
 
 static void call(bench_t *b, gw_codec_t codec, kind_t kind) {
@@ -64,15 +52,15 @@ static void call(bench_t *b, gw_codec_t codec, kind_t kind) {
 
 static void measure(bench_t *b) {
     for (int i = 0; i < REPEATS; i++) {
-        double begin = now();
+        double begin = bench_now();
         memcpy(b->out, b->in, b->count * sizeof(float));
         __asm__ volatile("" : : "r"(b->out) : "memory");
-        b->copy_seconds[i] = now() - begin;
+        b->copy_seconds[i] = bench_now() - begin;
         for (int codec = GW_CODEC_NONE; codec < GW_CODECS; codec++) {
             for (int kind = 0; kind < KINDS; kind++) {
-                begin = now();
+                begin = bench_now();
                 call(b, (gw_codec_t)codec, (kind_t)kind);
-                b->seconds[codec][kind][i] = now() - begin;
+                b->seconds[codec][kind][i] = bench_now() - begin;
             }
         }
         if (isatty(STDERR_FILENO))

@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 const char *const codec_name[CODECS] = {
-    [GW_CODEC_NONE] = "none", [GW_CODEC_FP16] = "fp16", [GW_CODEC_BF16] = "bf16",
-    [GW_CODEC_FP8] = "fp8",   [GW_CODEC_INT8] = "int8", [GW_CODEC_INT4] = "int4",
+    [GW_CODEC_DEFAULT] = "default", [GW_CODEC_NONE] = "none", [GW_CODEC_FP16] = "fp16", [GW_CODEC_BF16] = "bf16",
+    [GW_CODEC_FP8] = "fp8",         [GW_CODEC_INT8] = "int8", [GW_CODEC_INT4] = "int4",
 };
 
 static void write_settings(FILE *out, const struct run *run) {

@@ -298,13 +298,22 @@ class Daemon(gwtest.Daemon):
             self.discard()
 
 
+WIRE = ("--wire.port=0", "--wire.transports=tcp", "--wire.devices=lo")  # of a daemon that others reach on loopback
+
+
+@contextlib.contextmanager
+def loopback(n, *flags, each=(), **options):
+    """n daemons that reach each other, without bystanders; `each`: more flags, those of one daemon after the other."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(Daemon(f"--wire.listen=127.0.0.{2 + i}", *WIRE, *flags,
+                                          *[flag for own in each[i:i + 1] for flag in own], bystanders=False, **options))
+               for i in range(n)]
+
+
 @contextlib.contextmanager
 def nodes(n, *flags, **options):
-    """n daemons that reach each other."""
-    with contextlib.ExitStack() as stack:
-        daemons = [stack.enter_context(Daemon(f"--wire.listen=127.0.0.{2 + i}", "--wire.port=0", "--wire.transports=tcp",
-                                          "--wire.devices=lo", f"--deadline.silence_ms={SILENCE_MS}", *flags,
-                                          bystanders=False, **options)) for i in range(n)]
+    """The same with a short silence; what their wires keep open is known."""
+    with loopback(n, f"--deadline.silence_ms={SILENCE_MS}", *flags, **options) as daemons:
         _learn_wire_fds(daemons)
         yield daemons
 

@@ -14,20 +14,16 @@ import subprocess
 import threading
 import time
 
-from ranks import (PATIENCE_S, SLOW, Daemon, Skip, check, contains, equal, exchange, join, kill, main, prepare, program, reap,
-                   spawn, until)
+from ranks import (PATIENCE_S, SLOW, WIRE, Daemon, Skip, check, contains, equal, exchange, join, kill, loopback, main,
+                   prepare, program, reap, spawn, until)
 
 CIPHER = "--wire.cipher=chacha20-poly1305"
-WIRE = ("--wire.port=0", "--wire.transports=tcp", "--wire.devices=lo")
 ALIVE, BEGIN, PART, RESULT, FAIL, BYE = 5, 1, 2, 3, 4, 6
 ETH_P_ALL = 3
 
 
-@contextlib.contextmanager
 def _nodes(n, *flags):
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(Daemon(f"--wire.listen=127.0.0.{2 + i}", *WIRE, "--deadline.silence_ms=20000", *flags,
-                                          bystanders=False, checks=False)) for i in range(n)]
+    return loopback(n, "--deadline.silence_ms=20000", *flags, checks=False)
 
 
 # ---- values --------------------------------------------------------------------------------------------------

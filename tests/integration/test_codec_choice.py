@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from network import WIRE_FDS, Network
-from ranks import PATIENCE_S, SLOW, Daemon, Skip, check, contains, equal, exchange, main, prepare, program, submit, until
+from ranks import PATIENCE_S, SLOW, Skip, check, contains, equal, exchange, loopback, main, prepare, program, submit, until
 
 COUNT, ROUNDS = 100000, 8
 BYTES = {"none": 4, "bf16": 2, "int8": 1.016, "int4": 0.516}  # of an element
@@ -18,10 +18,7 @@ LIMIT_BIT_S = 100_000_000
 @contextlib.contextmanager
 def _nodes(*flags_of_each, **options):
     """Daemons that reach each other, with flags of their own."""
-    with contextlib.ExitStack() as stack:
-        daemons = [stack.enter_context(Daemon(f"--wire.listen=127.0.0.{2 + i}", "--wire.port=0", "--wire.transports=tcp",
-                                              "--wire.devices=lo", *flags, bystanders=False, **options))
-                   for i, flags in enumerate(flags_of_each)]
+    with loopback(len(flags_of_each), each=flags_of_each, **options) as daemons:
         for daemon in daemons:
             daemon.base_fds += WIRE_FDS
         yield daemons

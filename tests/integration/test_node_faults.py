@@ -9,7 +9,7 @@ import threading
 import time
 
 from network import Network
-from ranks import SLOW, Daemon, check, contains, equal, exchange, join, main, prepare, program, submit, until
+from ranks import SLOW, check, contains, equal, exchange, join, loopback, main, prepare, program, submit, until
 
 SILENCE_MS = 1000 * SLOW
 KNOWN_MS = 4 * SILENCE_MS  # the limit is 5 s where the silence is 5 s; here a busy machine may take its time
@@ -25,13 +25,8 @@ def _two(network, silence=SILENCE):
         yield a, b
 
 
-@contextlib.contextmanager
-def _nodes(n, *flags, each=()):
-    """n daemons on loopback; `each`: more flags, one by one."""
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(Daemon(f"--wire.listen=127.0.0.{2 + i}", "--wire.port=0", "--wire.transports=tcp",
-                                          "--wire.devices=lo", *flags, *(each[i:i + 1]), bystanders=False,
-                                          checks=False)) for i in range(n)]
+def _nodes(n, **options):
+    return loopback(n, checks=False, **options)
 
 
 def _ready(daemons, **options):
@@ -141,7 +136,7 @@ def nodes_with_other_instructions_have_the_same_bits():
     check(len(forms) > 1, f"there is only {forms}")
     digests = {}
     for mixed in ([forms[0], forms[0]], [forms[0], forms[-1]]):
-        with _nodes(2, each=[f"--reduce.isa={form}" for form in mixed]) as daemons:
+        with _nodes(2, each=[[f"--reduce.isa={form}"] for form in mixed]) as daemons:
             sockets = ",".join(daemon.socket for daemon in daemons)
             result = subprocess.run([program("tests/integration/matrix"), "2", "5", "quick", f"sockets={sockets}"],
                                     capture_output=True, text=True, timeout=60 * SLOW, check=False)

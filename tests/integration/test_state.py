@@ -12,7 +12,7 @@ import struct
 import tempfile
 import time
 
-from ranks import SLOW, Daemon, Skip, check, contains, equal, gw, join, main, until
+from ranks import SLOW, Daemon, Skip, check, contains, equal, gw, join, loopback, main, until
 
 COUNT, SMALL = 30000, 700  # elements of the two buckets
 PLACES = [0, 1, 0]  # the daemon of each rank: 0 and 1 are the lowest of their nodes
@@ -20,12 +20,8 @@ CARRIERS = [0, 1]
 HEAD = struct.Struct("<8sIIIIQQII")  # PROTOCOL.md, section 17
 
 
-@contextlib.contextmanager
 def _nodes(*flags, silence_ms=5000):
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(Daemon(f"--wire.listen=127.0.0.{2 + i}", "--wire.port=0", "--wire.transports=tcp",
-                                          "--wire.devices=lo", f"--deadline.silence_ms={silence_ms * SLOW}", *flags,
-                                          bystanders=False, checks=False)) for i in range(2)]
+    return loopback(2, f"--deadline.silence_ms={silence_ms * SLOW}", *flags, checks=False)
 
 
 @contextlib.contextmanager
