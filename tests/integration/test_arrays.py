@@ -131,6 +131,36 @@ def collectives_and_errors():
             ranks.equal(output, "done\n", f"what rank {rank} said ({errors[-1500:]})")
 
 
+AGAIN = """
+import sys, numpy, gradwire
+gradwire.init()
+gradwire.barrier()
+print("ready", flush=True)
+other = sys.stdin.readline().strip()
+try:
+    gradwire.all_reduce(numpy.ones(5))
+except gradwire.ConnectionError as error:
+    print(error.status, flush=True)
+group = gradwire.init(socket=other)
+array = numpy.ones(5)
+gradwire.all_reduce(array)
+print(array.sum(), flush=True)
+"""
+
+
+def a_daemon_that_is_killed_is_told_and_another_one_serves():
+    python = _find_python()
+    with ranks.Daemon(bystanders=False, checks=False) as daemon, ranks.Daemon(bystanders=False) as other:
+        process = ranks.spawn([python, "-c", AGAIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, env=dict(os.environ, PYTHONPATH=os.path.join(ROOT, "python"),
+                                                  PYTHONDONTWRITEBYTECODE="1", GRADWIRE_SOCKET=daemon.socket,
+                                                  GRADWIRE_LIBRARY=os.path.join(os.environ["BUILD"], "libgradwire.so.0")))
+        ranks.equal(process.stdout.readline(), "ready\n", "what the trainer says first")
+        ranks.kill(daemon.process)
+        output, errors = process.communicate(other.socket + "\n", timeout=60 * ranks.SLOW)
+        ranks.equal(output, "GW_ERR_DAEMON_GONE\n5.0\n", f"what it says then ({errors[-1000:]})")
+
+
 def a_library_that_is_missing_is_named():
     result = subprocess.run([sys.executable, "-c", "import gradwire; gradwire.version()"], capture_output=True, text=True,
                             env=dict(os.environ, PYTHONPATH=os.path.join(ROOT, "python"), PYTHONDONTWRITEBYTECODE="1",
