@@ -423,8 +423,8 @@ GW_API gw_status_t gw_test(gw_group_t *group, gw_op_t op);
 /* Submit and wait in one call, as MPI's. Buckets are declared on first use and kept (256 of them a
  * group, the least recently used goes first). Memory must lie in a buffer of the group's context.
  * With device memory they are enqueued on the stream `queue` and return, as NCCL's: what the stream does next sees the
- * result. gw_barrier takes no stream: it is for the calling thread. A codec of the group works without error feedback here:
- * for that, declare buckets with names.
+ * result. gw_barrier takes no stream: it is for the calling thread. A codec of the group works without error feedback
+ * here: for that, declare buckets with names.
  * Blocking: host memory and a count of 0 until finished, device memory as gw_submit.
  * Errors: those of gw_bucket_create, gw_submit, gw_wait and gw_stream_wait. */
 GW_API gw_status_t gw_all_reduce(const void *send, void *recv, uint64_t count, gw_type_t type, gw_redop_t redop,
