@@ -146,7 +146,7 @@ def start_mpi(build, folder, network, n, setting):
     Ranks are not bound, since all of them would be bound to the first core, and yield where they outnumber the cores."""
     hosts = [f"{SUBNET}.{i + 1}:1" for i in range(n)]
     temporary = tempfile.mkdtemp(prefix="mpi-", dir=folder)
-    settings = {"plm_rsh_agent": f"/bin/sh {os.path.join(peers.HERE, 'netns-agent')} {network.mark}n {temporary}",
+    settings = {"plm": "rsh", "plm_rsh_agent": f"/bin/sh {os.path.join(peers.HERE, 'netns-agent')} {network.mark}n {temporary}",
                 "oob_tcp_if_include": "eth0", "pml": "ob1", "btl": "self,tcp", "btl_tcp_if_include": "eth0",
                 "mpi_yield_when_idle": str(int(n > len(os.sched_getaffinity(0))))}
     more = MPI_SETTINGS[setting]
