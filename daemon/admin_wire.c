@@ -56,6 +56,7 @@ cJSON *gwd_admin_wire(const gwd_group_t *group) {
     cJSON_AddStringToObject(json, "rounding", group->policy.choice.is_stochastic ? "stochastic" : "nearest");
     cJSON_AddStringToObject(json, "why", why);
     number(json, "nodes", group->map->n_nodes);
+    number(json, "rails", group->n_rails);
     if (group->policy.is_measured) {
         number(json, "bytes_per_s", group->policy.figures.bytes_per_s);
         cJSON_AddNumberToObject(json, "latency_us", 1e-3 * (double)group->policy.figures.latency_ns);

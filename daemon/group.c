@@ -53,8 +53,8 @@ static void on_timer_closed(uv_handle_t *handle) {
     gwd_group_t *group = handle->data;
     gwd_server_t *server = group->server;
 
-    if (group->wire)
-        gwd_wire_free(group->wire);
+    gwd_wires_free(group, 0);
+    free(group->wire_address);
     gwd_bootstrap_free_map(group);
     free(group->pids);
     free(group->members);

@@ -47,13 +47,17 @@ typedef struct gwd_group {
     uint8_t name[16]; /* what other daemons call it: tells nothing of the id */
     uint32_t nranks, n_members, epoch, credits, lane;
     bool has_lane;
-    struct gwd_member **members; /* nranks, NULL where nobody of this node is */
-    gwd_group_map_t *map;        /* NULL: all ranks are on this node, or it is not complete */
-    uint32_t *pids;              /* nranks, those of other nodes; NULL: there are none */
-    struct gwd_wire *wire;       /* to the other nodes, until the lane has it; NULL: none */
-    struct gwd_root *root;       /* while it forms with other nodes: they join here ... */
-    struct gwd_branch *branch;   /* ... or there */
-    gwd_codec_policy_t policy;   /* groups of a split have it, too */
+    struct gwd_member **members;           /* nranks, NULL where nobody of this node is */
+    gwd_group_map_t *map;                  /* NULL: all ranks are on this node, or it is not complete */
+    uint32_t *pids;                        /* nranks, those of other nodes; NULL: there are none */
+    struct gwd_wire *wires[GWD_RAILS_MAX]; /* to the other nodes, until lanes have them */
+    uint32_t n_wires;                      /* of this node, that were made; the rails are as many as every node has */
+    uint32_t n_rails;                      /* known when the group is prepared */
+    void *wire_address;                    /* of `wires` (rails.h): malloc */
+    size_t wire_address_bytes;
+    struct gwd_root *root;     /* while it forms with other nodes: they join here ... */
+    struct gwd_branch *branch; /* ... or there */
+    gwd_codec_policy_t policy; /* groups of a split have it, too */
     gwd_codec_asker_t codec_asker;
     bool awaits_speed; /* of this machine's cores: measure.c */
     gwd_plan_t plan;
@@ -150,6 +154,9 @@ uint64_t gwd_group_wire_chunk(const gwd_group_t *group);
 
 /* Says which lane it will have, if it has none. */
 void gwd_group_choose_lane(gwd_group_t *group);
+
+/* The lane that has its wire number `rail`. */
+gwd_lane_t *gwd_group_rail_lane(const gwd_group_t *group, uint32_t rail);
 
 /* Gives it slots, channels and its lane. Without ranks of this node only the state changes. Errors, with text:
  * GW_ERR_NO_MEMORY, GW_ERR_FD_LIMIT. */

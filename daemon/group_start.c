@@ -67,7 +67,11 @@ static gwd_group_seed_t *new_seed(const gwd_group_t *group) {
     seed->nranks = group->nranks;
     seed->n_local = group->n_members;
     seed->map = group->map;
-    seed->wire = group->map ? group->wire : NULL;
+    seed->n_rails = group->map ? group->n_rails : 0;
+    for (uint32_t i = 0; i < seed->n_rails; i++) {
+        seed->wires[i] = group->wires[i];
+        seed->lanes[i] = gwd_group_rail_lane(group, i);
+    }
     seed->silence_ns = (uint64_t)group->server->config.deadline_silence_ms * 1000000u;
     seed->plan = group->plan;
     seed->user_share = &group->user->share;
@@ -110,6 +114,25 @@ void gwd_group_choose_lane(gwd_group_t *group) {
     group->has_lane = true;
     group->lane = idlest_lane(group->server);
     group->server->lane_groups[group->lane]++;
+}
+
+gwd_lane_t *gwd_group_rail_lane(const gwd_group_t *group, uint32_t rail) {
+    const gwd_server_t *server = group->server;
+
+    return server->lanes[(group->lane + rail) % server->n_lanes];
+}
+
+/* As many as each node has; 0: what a node has sent is no address. */
+static uint32_t count_rails(const gwd_group_t *group) {
+    const gwd_group_map_t *map = group->map;
+    uint32_t n = group->n_wires;
+
+    for (uint32_t i = 0; i < map->n_nodes; i++) {
+        uint32_t its = i == map->own_node ? n : gwd_rails_count(map->nodes[i].address, map->nodes[i].address_bytes);
+
+        n = its < n ? its : n;
+    }
+    return n;
 }
 
 uint64_t gwd_group_wire_chunk(const gwd_group_t *group) {
@@ -160,10 +183,18 @@ gw_status_t gwd_group_prepare(gwd_group_t *group, char *text, size_t text_bytes)
     if (group->map && group->map->n_nodes == 1)
         gwd_bootstrap_free_map(group); /* the other way round */
     gwd_group_choose_lane(group);
+    if (group->map) {
+        group->n_rails = count_rails(group);
+        gwd_wires_free(group, group->n_rails);
+    }
+    if (group->map && group->n_rails == 0) {
+        snprintf(text, text_bytes, "a node has sent a wire address that is none");
+        return GW_ERR_PROTOCOL_RANK;
+    }
     errno = ENOMEM;
     if (make_seed(group, &command.seed) && gwd_lane_send(server->lanes[group->lane], &command)) {
         if (group->map)
-            group->wire = NULL; /* it is the lane's now */
+            memset(group->wires, 0, sizeof(group->wires)); /* they are the lanes' now */
         group->state = GWD_GROUP_PREPARED;
         return GW_OK;
     }
@@ -191,8 +222,9 @@ void gwd_group_go(gwd_group_t *group) {
     complete_plan(group);
     group->state = GWD_GROUP_ACTIVE;
     gwd_stats_add(&group->server->stats.groups_made, 1);
-    gwd_log(GWD_LOG_INFO, "group", "group %u, nranks %u on %u node%s, runs on lane %u", group->id, group->nranks,
-            group->map ? group->map->n_nodes : 1, group->map ? "s" : "", group->lane);
+    gwd_log(GWD_LOG_INFO, "group", "group %u, nranks %u on %u node%s, runs on lane %u, with %u more", group->id,
+            group->nranks, group->map ? group->map->n_nodes : 1, group->map ? "s" : "", group->lane,
+            group->map ? group->n_rails - 1 : 0);
     for (uint32_t r = 0; r < group->nranks; r++)
         if (group->members[r])
             send_ready(group->members[r]);

@@ -51,7 +51,7 @@ static void refund(const gwd_group_t *group, uint64_t bytes) {
 }
 
 static gw_status_t reserve_flights(gwd_group_t *group, const gwd_bucket_t *bucket, char *text, size_t text_bytes) {
-    uint64_t bytes = gwd_lane_flight_bytes(&group->plan, group->map->n_nodes, group->n_members);
+    uint64_t bytes = group->n_rails * gwd_lane_flight_bytes(&group->plan, group->map->n_nodes, group->n_members);
     char why[GWD_TEXT_BYTES / 2];
     gw_status_t status = charge(group, bytes, why, sizeof(why));
 

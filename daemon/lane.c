@@ -1,5 +1,6 @@
 /* lane.c - the thread and its messages. See lane.h and lane_group.h */
 #include "lane_group.h"
+#include "lane_wire.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -35,30 +36,32 @@ void gwd_lane_watch_channel(const gwd_lane_t *lane, gwd_lane_rank_t *rank, bool 
 }
 
 static void take_group(gwd_lane_t *lane, gwd_group_seed_t *seed) {
-    const gwd_group_map_t *map = seed->map;
-    gwd_wire_t *wire = seed->wire;
     char text[GWD_WIRE_TEXT_BYTES];
     gwd_lane_group_t *group;
-    gw_status_t status;
+    gw_status_t status = GW_OK;
 
     if (gwd_lane_group_new(lane, seed, &group) != GW_OK) {
         /* The ranks find their channels closed, which is how a lost daemon looks to them. */
         gwd_log(GWD_LOG_ERROR, "lane", "out of memory: group %u cannot be driven", seed->id);
-        for (uint32_t r = 0; r < seed->n_local; r++)
+        for (uint32_t r = 0; r < seed->n_local && seed->rail == 0; r++)
             close(seed->ranks[r].channel_fd);
-        if (wire)
-            gwd_wire_free(wire);
+        for (uint32_t i = seed->rail; i < seed->n_rails; i++)
+            if (seed->wires[i])
+                gwd_wire_free(seed->wires[i]);
         free(seed);
         return;
     }
-    free(seed);
     group->next = lane->groups;
     lane->groups = group;
-    for (uint32_t r = 0; r < group->nranks; r++)
+    for (uint32_t r = 0; r < group->nranks && group->rail == 0; r++)
         gwd_lane_watch_channel(lane, &group->ranks[r], true);
-    status = map ? gwd_lane_wire_group(group, map, wire, text) : GW_OK;
+    if (seed->map)
+        status = gwd_lane_wire_group(group, seed, text);
+    if (seed->map)
+        gwd_rails_open(group, seed);
     if (status != GW_OK)
         gwd_lane_group_fail(group, status, text);
+    free(seed);
 }
 
 /* For a group that this lane could not take: there is nothing to wait for. */
@@ -119,6 +122,12 @@ static void take_command(gwd_lane_t *lane, const gwd_command_t *command) {
         break;
     case GWD_COMMAND_STOP:
         lane->stopping = true;
+        break;
+    case GWD_COMMAND_RAIL_RUN:
+    case GWD_COMMAND_RAIL_DONE:
+    case GWD_COMMAND_RAIL_LEAVE:
+    case GWD_COMMAND_RAIL_LEFT:
+        gwd_lane_take_rail_command(group, command);
         break;
     }
     free(command->text);

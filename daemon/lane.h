@@ -14,6 +14,7 @@
 #include "bucket.h"
 #include "plan.h"
 #include "queue.h"
+#include "rails.h"
 #include "reduce.h"
 #include "slots.h"
 #include "stats.h"
@@ -23,6 +24,8 @@
 enum { GWD_TEXT_BYTES = GW_SLOTS_MESSAGE_BYTES, GWD_IDENTITY_BYTES = 160, GWD_TELL_MAX = 65536 };
 
 #define GWD_ALL_NODES UINT32_MAX
+
+typedef struct gwd_lane gwd_lane_t;
 
 /* Who a rank is. Filled by the loop when the group is made, constant afterwards. */
 typedef struct gwd_rank_info {
@@ -59,7 +62,7 @@ typedef struct gwd_group_node {
     uint8_t id[16];
     char host[65];
     uint32_t lowest_rank; /* of its ranks: nodes are ordered by it */
-    void *address;        /* of its wire for this group: malloc; NULL for this node */
+    void *address;        /* of its wires for this group (rails.h): malloc; NULL for this node */
     size_t address_bytes;
 } gwd_group_node_t;
 
@@ -79,11 +82,13 @@ typedef struct gwd_group_seed {
     uint32_t id; /* of the group in this daemon */
     uint32_t epoch;
     uint32_t credits;
-    uint32_t nranks;            /* of the whole group */
-    uint32_t n_local;           /* of this node: entries of `ranks`, by rank */
-    const gwd_group_map_t *map; /* NULL: all ranks are on this node */
-    struct gwd_wire *wire;      /* to the other nodes, taken over; NULL likewise */
-    uint64_t silence_ns;        /* deadline.silence_ms when it was made: all nodes have compared it */
+    uint32_t nranks;                       /* of the whole group */
+    uint32_t n_local;                      /* of this node: entries of `ranks`, by rank */
+    const gwd_group_map_t *map;            /* NULL: all ranks are on this node */
+    uint32_t n_rails, rail;                /* how many wires it has, and for which of them this is; 0 likewise */
+    struct gwd_wire *wires[GWD_RAILS_MAX]; /* to the other nodes, taken over */
+    gwd_lane_t *lanes[GWD_RAILS_MAX];      /* that they are of */
+    uint64_t silence_ns;                   /* deadline.silence_ms when it was made: all nodes have compared it */
     gwd_plan_t plan;
     gwd_share_t *user_share; /* of who made the group; like the counters it outlives the group on the lane */
     gwd_group_counters_t *counters;
@@ -104,6 +109,12 @@ typedef enum gwd_command_kind {
     GWD_COMMAND_TELL,  /* tell `node`, or GWD_ALL_NODES, `data` (malloc, taken over) of `bytes`, at most
                                   GWD_TELL_MAX; dropped if the group has failed or ended */
     GWD_COMMAND_STOP,  /* end the thread; no group is left */
+
+    /* Lane to lane: see lane_rail.c. */
+    GWD_COMMAND_RAIL_RUN,   /* carry a part of `op`, of the group of `lane`; answer RAIL_DONE */
+    GWD_COMMAND_RAIL_DONE,  /* that part has ended */
+    GWD_COMMAND_RAIL_LEAVE, /* the group ends; answer RAIL_LEFT */
+    GWD_COMMAND_RAIL_LEFT,  /* the rail is no more */
 } gwd_command_kind_t;
 
 typedef struct gwd_command {
@@ -117,6 +128,8 @@ typedef struct gwd_command {
     uint32_t node;
     void *data;
     size_t bytes;
+    struct gwd_op *op;
+    gwd_lane_t *lane;
 } gwd_command_t;
 
 /* One rank's part in an operation that waits for others. */
@@ -160,8 +173,6 @@ typedef struct gwd_lane_limits {
     _Atomic uint64_t late_ns, deadline_ns, poll_ns, spin_ns;
 } gwd_lane_limits_t;
 
-typedef struct gwd_lane gwd_lane_t;
-
 /* What a group's wire tells its lane, which is the argument. */
 extern const struct gwd_wire_events gwd_lane_wire_events;
 
@@ -172,7 +183,7 @@ int gwd_lane_new(gwd_queue_t *events, gwd_reduce_t *reduce, const gwd_lane_limit
 /* Stops and frees it. All its groups must have ended. Blocking: until the thread has ended. */
 void gwd_lane_free(gwd_lane_t *lane);
 
-/* What a group on several nodes takes for chunks under way, once it has any. */
+/* What a group on several nodes takes for chunks under way on each of its rails, once it has any. */
 uint64_t gwd_lane_flight_bytes(const gwd_plan_t *plan, uint32_t n_nodes, uint32_t n_local);
 
 /* Sends a command. On failure (out of memory) returns false and nothing was taken over. */

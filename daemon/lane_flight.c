@@ -18,11 +18,10 @@
 enum {
     SHARD_ROUND = 16, /* elements; with a codec its blocks */
     RAW = 1,          /* status of a message whose payload is not encoded */
+    RAIL_CHUNKS = 4,  /* at least, for each rail that carries an operation */
 };
 
 /* ---- ends --------------------------------------------------------------------------------------------- */
-
-static void go_on(gwd_lane_group_t *group);
 
 static void end_one(gwd_wire_flight_t *flight) {
     gwd_op_t *op = flight->op;
@@ -38,11 +37,19 @@ static void end_one(gwd_wire_flight_t *flight) {
     }
     flight->op = NULL;
     op->n_flights--;
-    if (op->n_flights == 0 && (op->next_chunk == op->wire_chunks || group->status != GW_OK)) {
-        gwd_flight_count_end(op);
-        gwd_lane_op_finished(op);
+    gwd_wire_check_end(op);
+    gwd_wire_go_on(group);
+}
+
+void gwd_wire_check_end(gwd_op_t *op) {
+    if (op->n_flights > 0 || op->rails_left > 0 || (op->next_chunk < op->wire_chunks && op->group->status == GW_OK))
+        return;
+    if (op->whole) {
+        gwd_rail_part_ended(op);
+        return;
     }
-    go_on(group);
+    gwd_flight_count_end(op);
+    gwd_lane_op_finished(op);
 }
 
 /* A transfer that failed: the link has, or was ended since the group has. */
@@ -88,8 +95,8 @@ static void cancel_flight(gwd_wire_flight_t *flight) {
 void gwd_wire_cancel(gwd_op_t *op) {
     const struct gwd_wire_group *wire = op->group->wire;
 
-    if (op->n_flights == 0) { /* its turn has not come */
-        gwd_lane_op_finished(op);
+    if (op->n_flights == 0) { /* its turn has not come, or this rail's part has ended */
+        gwd_wire_check_end(op);
         return;
     }
     for (uint32_t i = 0; i < wire->window && wire->flights; i++)
@@ -465,7 +472,8 @@ static void begin_chunk(gwd_wire_flight_t *flight, gwd_op_t *op) {
     const gwd_exchange_t *x = &op->job.exchange;
 
     flight->op = op;
-    flight->chunk = op->next_chunk++;
+    flight->chunk = op->next_chunk;
+    op->next_chunk += op->n_rails;
     op->n_flights++;
     gwd_exchange_chunk_at(x, flight->chunk, &flight->at);
     flight->combines = flight->at.n_in > 1;
@@ -510,11 +518,11 @@ static bool begin_chunks(gwd_op_t *op) {
         if (op->sequence != sequence || op->state != GWD_OP_RUNNING)
             return true; /* it has ended with that, and its place may be another's already, whose turn comes later */
     }
-    return op->next_chunk == op->wire_chunks;
+    return op->next_chunk >= op->wire_chunks;
 }
 
 /* What begins may end at once, and come back here. */
-static void go_on(gwd_lane_group_t *group) {
+void gwd_wire_go_on(gwd_lane_group_t *group) {
     struct gwd_wire_group *wire = group->wire;
 
     wire->go_on_again = true;
@@ -525,6 +533,7 @@ static void go_on(gwd_lane_group_t *group) {
         uint64_t sequence = group->tail;
 
         wire->go_on_again = false;
+        gwd_rails_run(group);
         while (group->status == GW_OK && gwd_op_at(group, sequence)->sequence == sequence &&
                begin_chunks(gwd_op_at(group, sequence)) && sequence < group->tail + group->credits)
             sequence++;
@@ -556,11 +565,18 @@ static void choose_codec(gwd_op_t *op) {
     op->wire_round = op->wire_residual ? op->wire_residual->n_ops++ : 0;
 }
 
+/* All nodes come to the same. Small operations end before other lanes have woken up. */
+static uint32_t rails_of(const gwd_op_t *op) {
+    uint64_t n = op->wire_chunks / RAIL_CHUNKS;
+
+    return n < 1 ? 1 : n < op->group->wire->n_rails ? (uint32_t)n : op->group->wire->n_rails;
+}
+
 void gwd_wire_run(gwd_op_t *op) {
     gwd_lane_group_t *group = op->group;
 
     op->state = GWD_OP_RUNNING;
-    op->n_flights = 0;
+    op->n_flights = op->rails_left = 0;
     group->n_running++;
     plan_chunks(op);
     choose_codec(op);
@@ -569,6 +585,7 @@ void gwd_wire_run(gwd_op_t *op) {
         return;
     }
     gwd_flight_count_begin(op);
+    op->n_rails = rails_of(op);
     if (gwd_lane_is_staged(op) && group->nranks > GWD_STREAM_DEPTH) {
         gwd_lane_group_fail(group, GW_ERR_UNSUPPORTED, "more ranks of one node than copies can be under way");
         return;
@@ -577,5 +594,5 @@ void gwd_wire_run(gwd_op_t *op) {
         atomic_fetch_add_explicit(&group->counters->staged, 1, memory_order_relaxed);
     if (op->wire_chunks == 0)
         gwd_lane_op_finished(op);
-    go_on(group);
+    gwd_wire_go_on(group);
 }

@@ -40,7 +40,7 @@ struct gwd_wire_flight {
     gwd_op_t *op; /* NULL: free */
     uint64_t chunk;
     gwd_chunk_t at; /* ranks are those of the whole group */
-    uint32_t index; /* among the group's */
+    uint32_t index; /* among the group's, on all its rails */
     uint32_t left, parts_missing;
     bool combines; /* ranks of several nodes have inputs */
     gw_codec_t codec;

@@ -25,13 +25,15 @@ void gwd_flight_count_end(const gwd_op_t *op) {
 void gwd_flight_count_sent(const gwd_transfer_t *transfer, gwd_wire_kind_t kind, uint64_t bytes) {
     const gwd_slot_t *slot = transfer->slot;
     const gwd_op_t *op = slot->flight->op;
+    uint64_t before;
 
     gwd_stats_add(&op->group->lane->stats.wire_bytes_sent, bytes);
     if (!op->wire_counters)
         return;
-    gwd_stats_add(&op->wire_counters->sent, bytes);
-    gwd_stats_add(&op->wire_counters->bytes_before,
-                  kind == GWD_WIRE_PART
-                      ? slot->count * slot->flight->partial_bytes
-                      : gwd_flight_own(slot->flight)->count * gw_type_bytes(gwd_flight_exchange(slot->flight)->type));
+    before = kind == GWD_WIRE_PART
+                 ? slot->count * slot->flight->partial_bytes
+                 : gwd_flight_own(slot->flight)->count * gw_type_bytes(gwd_flight_exchange(slot->flight)->type);
+    /* Several lanes may carry the operation. */
+    atomic_fetch_add_explicit(&op->wire_counters->sent, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&op->wire_counters->bytes_before, before, memory_order_relaxed);
 }

@@ -50,7 +50,7 @@ bool gwd_flights_make(gwd_lane_group_t *group) {
 
     wire->flights = calloc(wire->window, sizeof(*wire->flights));
     for (uint32_t i = 0; wire->flights && i < wire->window; i++)
-        if (!make_flight(&wire->flights[i], i, wire->map->n_nodes, group->nranks, bytes))
+        if (!make_flight(&wire->flights[i], group->rail * wire->window + i, wire->map->n_nodes, group->nranks, bytes))
             return false;
     return wire->flights != NULL;
 }

@@ -46,6 +46,8 @@ gw_status_t gwd_lane_group_new(gwd_lane_t *lane, gwd_group_seed_t *seed, gwd_lan
                                 .epoch = seed->epoch,
                                 .credits = seed->credits,
                                 .nranks = seed->n_local,
+                                .rail = seed->rail,
+                                .first_rail = seed->lanes[0],
                                 .nranks_all = seed->nranks,
                                 .plan = seed->plan,
                                 .silence_ns = seed->silence_ns,
@@ -63,6 +65,7 @@ gw_status_t gwd_lane_group_new(gwd_lane_t *lane, gwd_group_seed_t *seed, gwd_lan
         group->ranks[r].group = group;
         group->ranks[r].index = r;
         group->ranks[r].info = seed->ranks[r];
+        group->ranks[r].left = seed->rail > 0;
         group->ranks[r].counters = &seed->counters->ranks[seed->ranks[r].rank];
     }
     *group_out = group;
@@ -192,6 +195,10 @@ void gwd_lane_group_fail(gwd_lane_group_t *group, gw_status_t status, const char
     for (uint32_t r = 0; r < group->nranks; r++)
         if (!group->ranks[r].left)
             tell_rank(&group->ranks[r]);
+    if (group->rail > 0) {
+        gwd_lane_rail_failed(group, text);
+        return;
+    }
     gwd_stats_add(&group->lane->stats.groups_failed, 1);
     event.text = strdup(text);
     gwd_lane_event(group->lane, &event);
@@ -292,7 +299,8 @@ void gwd_lane_group_release(gwd_lane_group_t *group) {
             continue;
         rank->released = true;
         group->n_released++;
-        gwd_lane_event(lane, &event);
+        if (group->rail == 0)
+            gwd_lane_event(lane, &event);
     }
     if (group->n_released < group->nranks)
         return;
@@ -325,8 +333,12 @@ void gwd_lane_free_ended(gwd_lane_t *lane) {
         forget_ended_waiting(lane);
     while (lane->ended) {
         gwd_lane_group_t *group = lane->ended;
+        gwd_lane_t *first = group->rail > 0 ? group->first_rail : NULL;
+        uint32_t id = group->id;
 
         lane->ended = group->next;
         gwd_lane_group_free(group);
+        if (first)
+            gwd_lane_rail_freed(first, id);
     }
 }

@@ -62,6 +62,8 @@ typedef struct gwd_op {
     uint64_t wire_begin_ns;
     gwd_wire_counters_t *wire_counters; /* NULL: it is not counted */
     struct gwd_residual *wire_residual; /* NULL: nothing is kept */
+    uint32_t n_rails, rails_left; /* that carry it: this lane takes every n_rails-th chunk; those of others not ended */
+    struct gwd_op *whole;         /* on another rail than the first: that of the first; else NULL */
 } gwd_op_t;
 
 typedef struct gwd_lane_rank {
@@ -85,8 +87,10 @@ struct gwd_lane_group {
     gwd_lane_t *lane;
     gwd_lane_group_t *next;
     uint32_t id, epoch, credits;
-    uint32_t nranks;     /* on this node */
-    uint32_t nranks_all; /* on all nodes */
+    uint32_t nranks;        /* on this node */
+    uint32_t nranks_all;    /* on all nodes */
+    uint32_t rail;          /* 0, or this is what a further lane has of a group: its ranks never submit here */
+    gwd_lane_t *first_rail; /* the lane that has its ranks; NULL: all ranks are on this node */
     gwd_plan_t plan;
     struct gwd_wire_group *wire; /* NULL: all ranks are on this node */
     gwd_group_counters_t *counters;
@@ -193,7 +197,7 @@ void gwd_lane_staged_turn(gwd_lane_t *lane);
 void gwd_lane_free_flights(gwd_lane_group_t *group);
 
 /* lane_wire.c and lane_meet.c: groups on several nodes. */
-gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_map_t *map, struct gwd_wire *wire, char *text);
+gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_seed_t *seed, char *text);
 void gwd_lane_wire_meet(gwd_op_t *op);                       /* all local ranks are ready */
 void gwd_lane_wire_mismatch(gwd_op_t *op, const char *text); /* they are not: tells the other nodes */
 bool gwd_lane_wire_is_held(const gwd_op_t *op);              /* it has met all nodes, and its group is held */
@@ -208,6 +212,11 @@ void gwd_lane_wire_tick(gwd_lane_t *lane, uint64_t now_ns);
 void gwd_lane_wire_probe(gwd_lane_group_t *group); /* ends with PROBED, or the group fails */
 void gwd_lane_wire_name_missing(const gwd_op_t *op, char *text, size_t text_bytes);
 void gwd_lane_wire_tell(gwd_lane_group_t *group, uint32_t node, const void *data, size_t bytes); /* lane_tell.c */
+
+/* lane_rail.c: what the lanes of a group tell each other. */
+void gwd_lane_take_rail_command(gwd_lane_group_t *group, const gwd_command_t *command);
+void gwd_lane_rail_failed(const gwd_lane_group_t *group, const char *text); /* tells the first */
+void gwd_lane_rail_freed(gwd_lane_t *first, uint32_t id);
 
 /* lane_late.c: names those who are waited for, ends groups at the deadline; sets next_check_ns. */
 void gwd_lane_check_late(gwd_lane_t *lane, uint64_t now_ns);

@@ -216,8 +216,10 @@ static void watch(const gwd_lane_t *lane, const gwd_wire_t *wire) {
         gwd_log(GWD_LOG_ERROR, "lane", "epoll_ctl for the wire of a group: %m");
 }
 
-gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_map_t *map, gwd_wire_t *line, char *text) {
+gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_seed_t *seed, char *text) {
     struct gwd_wire_group *wire = calloc(1, sizeof(*wire));
+    const gwd_group_map_t *map = seed->map;
+    gwd_wire_t *line = seed->wires[seed->rail];
     uint64_t now_ns = gwd_now_ns();
 
     snprintf(text, GWD_WIRE_TEXT_BYTES, "out of memory");
@@ -225,6 +227,8 @@ gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_map_t *
         gwd_wire_free(line);
         return GW_ERR_NO_MEMORY;
     }
+    wire->n_rails = seed->n_rails;
+    memcpy(wire->lanes, seed->lanes, sizeof(wire->lanes));
     group->wire = wire;
     group->lane->n_wires++;
     watch(group->lane, line);
@@ -242,14 +246,17 @@ gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_map_t *
             (gwd_peer_t){.group = group, .node = n, .heard_ns = now_ns, .said_ns = now_ns, .last_tell = UINT64_MAX};
     for (uint32_t n = 0; n < wire->n_peers; n++) {
         gwd_peer_t *peer = &wire->peers[n];
+        const void *address;
         gw_status_t status;
+        size_t bytes;
 
         if (n == map->own_node)
             continue;
         peer->begins = calloc(GWD_BEGINS * (size_t)group->credits, sizeof(*peer->begins));
         if (!peer->begins)
             return GW_ERR_NO_MEMORY;
-        status = gwd_link_new(line, map->nodes[n].address, map->nodes[n].address_bytes, peer, &peer->link, text);
+        address = gwd_rails_address(map->nodes[n].address, group->rail, &bytes);
+        status = gwd_link_new(line, address, bytes, peer, &peer->link, text);
         if (status != GW_OK)
             return status;
     }
@@ -310,6 +317,7 @@ static void begin_close(gwd_lane_group_t *group) {
     group->wire->close_ns = gwd_now_ns() + GOOD_BYE_NS;
     group->lane->next_alive_ns = 1; /* look at once */
     group->n_running++;
+    gwd_rails_leave(group);
 }
 
 static bool all_have_left(const struct gwd_wire_group *wire) {
@@ -321,7 +329,7 @@ static bool all_have_left(const struct gwd_wire_group *wire) {
 
 /* What UCX does not give back would hold the ranks' memory for good: data of operations, too, which is no note. */
 static void cut_late(const gwd_lane_group_t *group, uint64_t now_ns) {
-    if (now_ns > group->wire->close_ns + CUT_NS && group->n_running > 0)
+    if (now_ns > group->wire->close_ns + CUT_NS && group->n_running > group->wire->rails_open)
         gwd_wire_cut(group->wire->wire);
 }
 
@@ -367,6 +375,7 @@ void gwd_lane_wire_fail(gwd_lane_group_t *group, const char *text) {
     if (group->wire->close_ns)
         return;
     gwd_wire_say_to_all(group, GWD_WIRE_FAIL, 0, 0, group->status, text);
+    gwd_rails_fail(group, text);
     begin_close(group);
 }
 

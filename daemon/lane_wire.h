@@ -109,10 +109,14 @@ struct gwd_wire_group {
     bool closed, is_over;  /* its links have been ended; and nothing is under way any more */
     uint64_t chunk_bytes;
     uint32_t window;
-    bool held;                  /* no operation begins */
-    bool going_on, go_on_again; /* lane_flight.c: chunks are being begun, and once more */
-    struct gwd_probe *probe;    /* NULL: nobody measures */
-    gwd_wire_flight_t *flights; /* window: all there are, made with the first operation */
+    bool held;                    /* no operation begins */
+    bool going_on, go_on_again;   /* lane_flight.c: chunks are being begun, and once more */
+    struct gwd_probe *probe;      /* NULL: nobody measures */
+    gwd_wire_flight_t *flights;   /* window: all there are, made with the first operation */
+    uint32_t n_rails, rails_open; /* of the group; and those of other lanes that have not left */
+    gwd_lane_t *lanes[GWD_RAILS_MAX];
+    uint64_t rail_sequence; /* the first rail: the next operation that the others may have to hear of; the others: the
+                               last that they have heard of */
 };
 
 /* Sends a payload, which is copied. The header's kind, status and numbers are the caller's. False: out of memory. */
@@ -163,9 +167,18 @@ void gwd_wire_check_missed(gwd_peer_t *peer, uint64_t now_ns, uint64_t silence_n
 
 /* lane_flight.c */
 void gwd_wire_run(gwd_op_t *op);
-void gwd_wire_cancel(gwd_op_t *op); /* its group has failed: nothing new begins */
+void gwd_wire_go_on(gwd_lane_group_t *group); /* begins what can begin */
+void gwd_wire_check_end(gwd_op_t *op);        /* ends it, when it has */
+void gwd_wire_cancel(gwd_op_t *op);           /* its group has failed: nothing new begins */
 void gwd_wire_data(gwd_lane_group_t *group, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message);
 void gwd_wire_free_flights(struct gwd_wire_group *wire);
+
+/* lane_rail.c: the first four are called on the first rail, and do nothing on others. */
+void gwd_rails_open(gwd_lane_group_t *group, const gwd_group_seed_t *seed); /* may fail the group */
+void gwd_rails_run(gwd_lane_group_t *group);                                /* tells the others of operations */
+void gwd_rails_fail(const gwd_lane_group_t *group, const char *text);
+void gwd_rails_leave(gwd_lane_group_t *group); /* those that are open count as running until they have left */
+void gwd_rail_part_ended(gwd_op_t *op);        /* on another rail than the first */
 
 /* lane_probe.c */
 void gwd_wire_probed(gwd_peer_t *peer, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message);

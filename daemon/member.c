@@ -178,9 +178,10 @@ void gwd_member_withdraw(gwd_member_t *member, gw_status_t status, const char *t
 gw_status_t gwd_member_add_bucket(gwd_member_t *member, gwd_bucket_t *bucket, char *text, size_t text_bytes) {
     gwd_command_t command = {
         .kind = GWD_COMMAND_BUCKET, .group = member->group->id, .rank = member->rank, .bucket = bucket};
-    gw_status_t status = member->group->map ? gwd_wire_blocks_take(&member->wire_blocks, bucket,
-                                                                   member->group->plan.wire_window, text, text_bytes)
-                                            : GW_OK;
+    const gwd_group_t *group = member->group;
+    uint32_t n_chunks = group->map ? group->n_rails * group->plan.wire_window : 0; /* that can be under way */
+    gw_status_t status =
+        group->map ? gwd_wire_blocks_take(&member->wire_blocks, bucket, n_chunks, text, text_bytes) : GW_OK;
 
     if (status != GW_OK)
         return status;

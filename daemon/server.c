@@ -155,7 +155,7 @@ static gw_status_t start_threads(gwd_server_t *server, char *text, size_t text_b
     uint32_t wanted = (uint32_t)config->lane_count;
 
     if (!error && wanted == 0) {
-        wanted = (gwd_reduce_threads(server->reduce) + 7) / 8;
+        wanted = (gwd_reduce_threads(server->reduce) + 3) / 4;
         wanted = wanted > 4 ? 4 : wanted;
     }
     for (; !error && server->n_lanes < wanted; server->n_lanes += !error)

@@ -52,12 +52,46 @@ static bool has_descriptors(int fd, uint32_t n) {
     return n_open == n;
 }
 
+static uint32_t rails_wanted(const gwd_server_t *server) {
+    return server->n_lanes < GWD_RAILS_MAX ? server->n_lanes : GWD_RAILS_MAX;
+}
+
 /* What the group will take, each way to a node being a connection of its own. UCX 1.13 can end the process when it finds
  * none while it connects. */
 static uint32_t descriptors_of(const gwd_group_t *group) {
     uint32_t n_peers = (group->map ? group->map->n_nodes : group->nranks) - 1;
 
-    return WIRE_FDS + 2 * (uint32_t)group->server->config.wire_paths * n_peers + RANK_FDS * group->n_members;
+    return rails_wanted(group->server) * (WIRE_FDS + 2 * (uint32_t)group->server->config.wire_paths * n_peers) +
+           RANK_FDS * group->n_members;
+}
+
+void gwd_wires_free(gwd_group_t *group, uint32_t first) {
+    for (uint32_t i = first; i < GWD_RAILS_MAX; i++) {
+        if (group->wires[i])
+            gwd_wire_free(group->wires[i]);
+        group->wires[i] = NULL;
+    }
+}
+
+static gw_status_t make_all(gwd_group_t *group, char *text) {
+    gwd_server_t *server = group->server;
+    gw_status_t status = GW_OK;
+
+    while (status == GW_OK && group->n_wires < rails_wanted(server)) {
+        gwd_wire_t **wire = &group->wires[group->n_wires];
+        const void *address;
+        size_t bytes;
+
+        status = gwd_wire_new(server->transport, &gwd_lane_wire_events, gwd_group_rail_lane(group, group->n_wires),
+                              wire, text);
+        if (status != GW_OK)
+            return status;
+        group->n_wires++;
+        gwd_wire_address(*wire, &address, &bytes);
+        if (!gwd_rails_pack(&group->wire_address, &group->wire_address_bytes, address, bytes))
+            return GW_ERR_NO_MEMORY;
+    }
+    return status;
 }
 
 gw_status_t gwd_wires_make(gwd_group_t *group, const void **address_out, size_t *bytes_out, char *text) {
@@ -65,16 +99,17 @@ gw_status_t gwd_wires_make(gwd_group_t *group, const void **address_out, size_t 
     char why[GWD_WIRE_TEXT_BYTES] = "";
     gw_status_t status = open_transport(server, why);
 
-    if (status == GW_OK && !group->wire && !has_descriptors(uv_backend_fd(&server->loop), descriptors_of(group))) {
+    if (status == GW_OK && group->n_wires == 0 &&
+        !has_descriptors(uv_backend_fd(&server->loop), descriptors_of(group))) {
         snprintf(text, GWD_TEXT_BYTES, "host %s has not the %u file descriptors that a group of several nodes may take",
                  server->host, descriptors_of(group));
         return GW_ERR_FD_LIMIT;
     }
-    if (status == GW_OK && !group->wire)
-        status = gwd_wire_new(server->transport, &gwd_lane_wire_events, server->lanes[group->lane], &group->wire, why);
     if (status == GW_OK)
-        gwd_wire_address(group->wire, address_out, bytes_out);
-    else
+        status = make_all(group, why);
+    *address_out = group->wire_address;
+    *bytes_out = group->wire_address_bytes;
+    if (status != GW_OK)
         snprintf(text, GWD_TEXT_BYTES, "host %s has no way to other nodes: %s", server->host, why);
     return status;
 }

@@ -28,6 +28,7 @@
 #include "bootstrap_proof.h"
 #include "gradwire.pb-c.h"
 #include "lane_wire.h"
+#include "rails.h"
 #include "transport.h"
 
 enum { TEXT_BYTES = 40, LARGE_BYTES = 200000, WINDOW = 8192, EPOCH = 1 };
@@ -109,6 +110,19 @@ static void shake_hands(fake_t *fake) {
     gwd_proof_key(token, GWD_SIDE_ROOT, &said, &fake->in);
 }
 
+/* It has one rail. */
+static void packed_address(const fake_t *fake, const void **address_out, size_t *bytes_out) {
+    static void *packed;
+    static size_t packed_bytes;
+
+    if (!packed) {
+        gwd_wire_address(fake->wire, address_out, bytes_out);
+        MUST(gwd_rails_pack(&packed, &packed_bytes, *address_out, *bytes_out));
+    }
+    *address_out = packed;
+    *bytes_out = packed_bytes;
+}
+
 static void greet(fake_t *fake, uint32_t nranks, char **words, size_t n) {
     Gw__NodeSetting settings[8], *list[8];
     Gw__NodeHello hello = GW__NODE_HELLO__INIT;
@@ -121,7 +135,7 @@ static void greet(fake_t *fake, uint32_t nranks, char **words, size_t n) {
         settings[i].name = strtok(words[i], "=");
         settings[i].value = strtok(NULL, "=");
     }
-    gwd_wire_address(fake->wire, &address, &bytes);
+    packed_address(fake, &address, &bytes);
     hello.nranks = nranks;
     hello.host = hello.isa = (char *)(uintptr_t) "fake";
     hello.version = getenv("GW_TEST_VERSION");
@@ -135,6 +149,7 @@ static void greet(fake_t *fake, uint32_t nranks, char **words, size_t n) {
 
 static void take_table(fake_t *fake) {
     char text[GWD_WIRE_TEXT_BYTES];
+    const void *address;
     uint32_t nodes = 1;
 
     for (uint32_t i = 0; i < nodes; i++) {
@@ -143,8 +158,11 @@ static void take_table(fake_t *fake) {
 
         MUST(row != NULL);
         nodes = row->nodes;
-        if (i == 0)
-            MUST(gwd_link_new(fake->wire, row->address.data, row->address.len, NULL, &fake->link, text) == GW_OK);
+        if (i == 0) {
+            MUST(gwd_rails_count(row->address.data, row->address.len) > 0);
+            address = gwd_rails_address(row->address.data, 0, &bytes);
+            MUST(gwd_link_new(fake->wire, address, bytes, NULL, &fake->link, text) == GW_OK);
+        }
         if (strcmp(row->host, "fake") == 0)
             fake->index = row->index;
         gw__node_table__free_unpacked(row, NULL);
@@ -311,7 +329,7 @@ static void say_row(fake_t *fake, uint32_t index, const uint8_t *node) {
     size_t bytes;
     uint32_t pid = 1;
 
-    gwd_wire_address(fake->wire, &address, &bytes);
+    packed_address(fake, &address, &bytes);
     row.index = index;
     row.nodes = 2;
     row.host = row.version = (char *)(uintptr_t) "fake";
