@@ -19,6 +19,7 @@ In the first round all ways take part; in the others of those that differ by the
   equal    whether the gradients of all ranks are the same bit for bit
 """
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -37,6 +38,8 @@ CLOSE_SECONDS = 20
 RATE = 10**10
 STEPS_LEAST, STEPS_MOST = 3, 100
 WARM, WARM_NODES = 4, 3  # steps before those that count: DDP cuts its buckets anew, PowerSGD begins after two
+RESTARTS = 2  # of a scene, after ways that its processes did not survive
+FIRST_BUCKET_BYTES = 1 << 20  # DDP's
 CODECS = ["none", "bf16", "int8", "int4"]
 BATCHES = {"vit-l-32": 32, "tiny": 8, "mlp": 64}
 
@@ -92,6 +95,7 @@ class Scene:
         self.backend = "nccl" if cuda and not self.shared else "gloo"
         self.caps = options.node_buckets if nodes > 1 else options.buckets
         self.warm = WARM_NODES if nodes > 1 else WARM
+        self.accumulates = options.accumulate > 1
         self.ways = self.node_ways() if nodes > 1 else self.host_ways()
 
     def host_ways(self):
@@ -110,10 +114,14 @@ class Scene:
                      Way("powersgd", cap)]
         return ways
 
-    def impossible(self, way):
-        """Why a way is left out here; None: it is not."""
+    def impossible(self, way, n_bytes):
+        """Why a way is left out here, for a model of so many bytes; None: it is not."""
         if self.shared and way.kind in vit_report.OWN and not way.alone:
             return "NCCL refuses two ranks on one GPU"
+        if self.backend == "gloo" and way.kind == "powersgd" and n_bytes > FIRST_BUCKET_BYTES:
+            return "over Gloo it may hang with more than one bucket"
+        if self.accumulates and way.static:
+            return "torch has no no_sync with a static graph"
         return None
 
 
@@ -130,12 +138,17 @@ def scenes_of(options):
 # ---- the run --------------------------------------------------------------------------------------
 
 
+def name_of(way):
+    return f"{way.title()}{' ' + way.codec if way.codec else ''}, {way.cap} MB"
+
+
 class Bench:
     def __init__(self, options):
         self.options, self.progress = options, Progress()
         self.end = time.monotonic() + options.limit
         self.result = vit_report.Result(options)
-        self.world = self.scene = None
+        self.world = self.scene = self.loopback = self.folder = None
+        self.n_worlds = 0
 
     def say(self, text):
         self.progress.say(text)
@@ -158,7 +171,8 @@ class Bench:
         options.ranks = options.ranks or max(2, options.gpus if options.device == "cuda" else 2)
 
     def leave_out(self, way, why):
-        self.result.absent[self.scene.name, f"{way.title()}{' ' + way.codec if way.codec else ''}, {way.cap} MB"] = why
+        """It should have worked. Without gradwire this is no benchmark of it."""
+        self.result.absent[self.scene.name, name_of(way)] = why
         if way.kind == "gradwire":
             self.result.fail(f"{self.scene.name}: gradwire is left out: {why}")
 
@@ -214,7 +228,7 @@ class Bench:
     def check(self):
         """Whether gradwire gives DDP's gradients, bit for bit. Parameters are not changed meanwhile."""
         cap = self.scene.caps[0]
-        if self.scene.ranks != 2 or self.scene.shared:
+        if self.scene.ranks != 2:
             return
         self.say(f"{self.scene.name}: the gradients of DDP and of gradwire")
         ways = [Way("ddp", cap), Way("gradwire", cap, "none"), Way("noop", cap)]
@@ -232,17 +246,17 @@ class Bench:
         """All ways; then those that go on, as long as there is time."""
         scene, ways = self.scene, []
         for way in self.scene.ways:
-            why = scene.impossible(way)
+            why = scene.impossible(way, self.world.about["bytes"])
             if why is None:
                 ways.append(way)
             else:
-                self.leave_out(way, why)
+                self.result.absent[scene.name, name_of(way)] = why
         for number in range(1, self.options.rounds + 1):
             begin = time.monotonic()
-            for way in ways if number % 2 else reversed(ways):
-                self.say(f"{scene.name}, round {number} of {self.options.rounds}: {way.title()}"
-                         f"{' ' + way.codec if way.codec else ''}, {way.cap} MB")
-                self.turn(way)
+            for way in list(ways if number % 2 else reversed(ways)):
+                self.say(f"{scene.name}, round {number} of {self.options.rounds}: {name_of(way)}")
+                if not self.survives(way, lambda way=way: self.turn(way)):
+                    ways.remove(way)
             ways = self.going_on(ways)
             if number < self.options.rounds and time.monotonic() + (time.monotonic() - begin) * len(ways) / len(scene.ways) > until:
                 self.result.notes.append(f"{scene.name}: {number} of {self.options.rounds} rounds, since time was short")
@@ -256,41 +270,58 @@ class Bench:
                 best[way.family()] = row.ms(), way
         return [way for way in ways if best.get(way.family(), (0, None))[1] is way]
 
-    def run_scene(self, scene, until, folder, loopback=None):
-        self.scene = scene
-        self.say(f"{scene.name}: daemons and {scene.ranks} ranks come together")
-        self.result.words[scene.name] = ""
-        self.world = vit_world.World(self.options, scene, folder, loopback)
-        about = self.result.about[scene.name] = self.world.about
+    def survives(self, way, work):
+        """Whether the processes live after work(). Others take their place if not, for the ways that are left."""
+        try:
+            work()
+            return True
+        except peers.PeerError as why:
+            self.show(f"# {self.scene.name}, {name_of(way)}: {why}")
+            if way.kind == "gradwire":
+                self.show(self.world.explain())
+            self.leave_out(way, str(why).splitlines()[0])
+            self.close()
+            if self.n_worlds > RESTARTS:
+                raise
+            self.start_world()
+            return False
+
+    def start_world(self):
+        self.say(f"{self.scene.name}: daemons and {self.scene.ranks} ranks come together")
+        self.n_worlds += 1
+        folder = os.path.join(self.folder, str(self.n_worlds))
+        os.mkdir(folder)
+        self.world = vit_world.World(self.options, self.scene, folder, self.loopback)
+
+    def run_scene(self, until):
+        scene, result, loopback = self.scene, self.result, self.loopback
+        result.words[scene.name] = ""
+        self.start_world()
+        about = result.about[scene.name] = self.world.about
         words = f"{scene.ranks} ranks on {about['device']}, " + (f"NCCL {about['nccl']}" if about["nccl"] else "Gloo")
         if about["nccl"]:
             words += "".join(f", {name}={value}" for name, value in scene.environment.items())
         if loopback:
             words += f"; two daemons on one machine, not two hosts, over TCP on the loopback, {loopback.words}"
-        self.result.words[scene.name] = words
+        result.words[scene.name] = words
         self.show(f"# {scene.name}: {words}")
-        self.check()
+        self.survives(Way("gradwire", scene.caps[0], "none"), self.check)
         self.rounds(until)
 
     def run(self):
         self.start()
         scenes = scenes_of(self.options)
         for number, scene in enumerate(scenes):
-            left = self.end - time.monotonic()
-            until = time.monotonic() + left / (len(scenes) - number)
-            with tempfile.TemporaryDirectory(prefix="gwbench-") as folder:
+            until = time.monotonic() + (self.end - time.monotonic()) / (len(scenes) - number)
+            with contextlib.ExitStack() as stack:
+                self.folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gwbench-"))
+                self.loopback = stack.enter_context(vit_world.Loopback(RATE)) if scene.nodes > 1 else None
+                stack.callback(self.close)
+                self.scene, self.n_worlds = scene, 0
                 try:
-                    if scene.nodes > 1:
-                        with vit_world.Loopback(RATE) as loopback:
-                            self.run_scene(scene, until, folder, loopback)
-                    else:
-                        self.run_scene(scene, until, folder)
+                    self.run_scene(until)
                 except peers.PeerError as why:  # the other scenes have processes of their own
                     self.result.fail(f"{scene.name}: {why}")
-                    if self.world:
-                        self.show(self.world.explain())
-                finally:
-                    self.close()
 
     def close(self):
         world, self.world = self.world, None

@@ -70,7 +70,7 @@ class World(gpu_peers.Processes):
     """A scene's daemons and ranks."""
 
     start_seconds = 120.0  # torch, NCCL and the model take long
-    run_seconds = 280.0  # after which a rank that does not answer has failed; the run's own limit is mostly shorter
+    run_seconds = 60.0  # after which a rank that does not answer has failed
 
     def __init__(self, options, scene, folder, loopback=None):
         super().__init__(scene.name, scene.ranks, folder)
