@@ -4,8 +4,8 @@
 Scenes, each with processes of its own, in which one module is wrapped anew for each way:
 
   p2p off  one daemon, a rank a GPU; NCCL goes through host memory, as on hosts without NVLink
-  nodes    two daemons on this machine as two nodes, one GPU each, over TCP on the loopback; NCCL over sockets there. Not
-           two hosts. In a network namespace the loopback is limited to 10 Gbit/s, where root and tc can do that
+  nodes    two daemons on this machine as two nodes, one GPU each, over TCP on the loopback; NCCL over sockets there.
+           Not two hosts. In a network namespace the loopback is limited to 10 Gbit/s, where root and tc can do that
   p2p on   as p2p off, with whatever NCCL finds between the GPUs
   host     in place of p2p off and on where there are not two GPUs, or with --device cpu, over Gloo
 
@@ -55,7 +55,7 @@ def arguments():
     option = parser.add_argument
     option("--build", default=build, help="folder with the programs (default: $BUILD or build)")
     option("--device", choices=["cuda", "cpu"], default="cuda")
-    option("--model", choices=list(BATCHES), default="vit-l-32", help="tiny and mlp (the demo's network): for processors")
+    option("--model", choices=list(BATCHES), default="vit-l-32", help="tiny and mlp (the demo's): for processors")
     option("--batch", type=int, help="a rank (default: 32; tiny: 8; mlp: 64)")
     option("--autocast", action="store_true", help="forward in bf16")
     option("--accumulate", type=int, default=1, metavar="N", help="exchange after N backward passes (default: 1)")
@@ -102,16 +102,16 @@ class Scene:
         first = self.caps[0]
         ways = [Way("plain"), Way("ddp", first, alone=True), Way("gradwire", first, "none", alone=True)]
         for cap in self.caps:
-            ways += [Way("noop", cap), Way("gradwire", cap, "none"), Way("ddp", cap), Way("fp16", cap), Way("bf16", cap),
-                     Way("powersgd", cap)]
+            ways += [Way("noop", cap), Way("gradwire", cap, "none")]
+            ways += [Way(kind, cap) for kind in vit_report.OWN]
         return ways + [Way("gradwire", first, "none", static=True), Way("ddp", first, static=True),
                        Way("ddp", first, views=False)]
 
     def node_ways(self):
         ways = []
         for cap in self.caps:
-            ways += [Way("noop", cap), *(Way("gradwire", cap, codec) for codec in CODECS), Way("ddp", cap), Way("bf16", cap),
-                     Way("powersgd", cap)]
+            ways += [Way("noop", cap), *(Way("gradwire", cap, codec) for codec in CODECS)]
+            ways += [Way(kind, cap) for kind in ("ddp", "bf16", "powersgd")]
         return ways
 
     def impossible(self, way, n_bytes):
@@ -128,9 +128,11 @@ class Scene:
 def scenes_of(options):
     """In the order of what is wanted most: time may run out."""
     two_gpus = options.device == "cuda" and options.gpus >= 2
-    host = [Scene(f"p2p {p2p}", options, **({"NCCL_P2P_DISABLE": "1"} if p2p == "off" else {})) for p2p in options.p2p] \
-        if two_gpus else [Scene("host", options)]
-    host = host if "host" in options.scenes else []
+    settings = {"on": {}, "off": {"NCCL_P2P_DISABLE": "1"}}
+    host = []
+    if "host" in options.scenes:
+        host = [Scene(f"p2p {p2p}", options, **settings[p2p]) for p2p in options.p2p] if two_gpus else \
+            [Scene("host", options)]
     nodes = [Scene("nodes", options, 2, **vit_world.SOCKETS)] if "nodes" in options.scenes else []
     return host[:1] + nodes + host[1:]
 
@@ -166,8 +168,8 @@ class Bench:
         if options.device == "cuda" and not options.gpus:
             raise peers.PeerError("torch finds no GPU here; --device cpu --model tiny shows what this does")
         if options.device == "cuda" and options.gpus == 1:
-            self.result.notes.append("there is one GPU, which two ranks share: DDP over NCCL is left out, and so are the "
-                                     "scenes p2p off and p2p on; what is measured cannot be held against the targets")
+            self.result.notes.append("there is one GPU, which two ranks share: DDP over NCCL is left out, and so are "
+                                     "p2p off and p2p on; what is measured cannot be held against the targets")
         options.ranks = options.ranks or max(2, options.gpus if options.device == "cuda" else 2)
 
     def leave_out(self, way, why):
@@ -252,14 +254,15 @@ class Bench:
             else:
                 self.result.absent[scene.name, name_of(way)] = why
         for number in range(1, self.options.rounds + 1):
-            begin = time.monotonic()
+            begin, n_ways = time.monotonic(), len(ways)
             for way in list(ways if number % 2 else reversed(ways)):
                 self.say(f"{scene.name}, round {number} of {self.options.rounds}: {name_of(way)}")
                 if not self.survives(way, lambda way=way: self.turn(way)):
                     ways.remove(way)
             ways = self.going_on(ways)
-            if number < self.options.rounds and time.monotonic() + (time.monotonic() - begin) * len(ways) / len(scene.ways) > until:
-                self.result.notes.append(f"{scene.name}: {number} of {self.options.rounds} rounds, since time was short")
+            now = time.monotonic()
+            if number < self.options.rounds and now + (now - begin) * len(ways) / n_ways > until:
+                self.result.notes.append(f"{scene.name}: {number} of {self.options.rounds} rounds: time was short")
                 return
 
     def going_on(self, ways):

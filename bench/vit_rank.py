@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """One rank of bench/vit.py: it trains one model in all the ways that it is told, one after the other.
 
-Started by bench/vit.py with what it needs as JSON in the variable VIT_RANK. Each line that comes over the control socket is
-a command with its arguments as JSON; each answer is "ok" and JSON, or "error" and a text, after which the rank ends.
+Started by bench/vit.py with what it needs as JSON in the variable VIT_RANK. Each line that comes over the control
+socket is a command with its arguments as JSON; each answer is "ok" and JSON, or "error" and a text, after which the rank
+ends.
 
-  make WAY        wraps the model and trains {warm} steps; {"ms": of the last one}, or {"absent": why this way is not there}
+  make WAY        wraps the model and trains {warm} steps; {"ms": of the last one}, or {"absent": why it is not there}
   time {steps}    {"ms": [of each step], "seconds": of all, "peak_bytes", "used_bytes", "digest": of the gradients}
   gradients {}    {"digests": of each parameter's gradient, after steps that change nothing}
   drop {}         gives the model back as it was before make
@@ -67,8 +68,8 @@ class Trainer:
         if way["kind"] == "gradwire":
             self.hook = gradwire.torch.register(net, codec=way["codec"])
         elif way["kind"] == "powersgd":
-            net.register_comm_hook(powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2),
-                                   powerSGD_hook.powerSGD_hook)
+            state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+            net.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif way["kind"] != "ddp":
             net.register_comm_hook(None, HOOKS[way["kind"]])
         return net
@@ -180,12 +181,14 @@ class Trainer:
         return {"digests": self.digests()}
 
     def about(self):
-        name = torch.cuda.get_device_name(self.device) if self.cuda else "processor"
-        return {"device": name, "torch": torch.__version__, "parameters": sum(p.numel() for p in self.model.parameters()),
-                "bytes": sum(p.numel() * p.element_size() for p in self.model.parameters()),
+        parameters = list(self.model.parameters())
+        nccl = torch.cuda.nccl.version() if self.cuda and dist.get_backend() == "nccl" else None
+        return {"device": torch.cuda.get_device_name(self.device) if self.cuda else "processor",
+                "parameters": sum(p.numel() for p in parameters),
+                "bytes": sum(p.numel() * p.element_size() for p in parameters),
                 "threads": torch.get_num_threads(), "tf32_products": torch.backends.cuda.matmul.allow_tf32,
                 "tf32_convolutions": torch.backends.cudnn.allow_tf32,
-                "nccl": ".".join(map(str, torch.cuda.nccl.version())) if self.cuda and dist.get_backend() == "nccl" else None}
+                "nccl": ".".join(map(str, nccl)) if nccl else None}
 
 
 def begin(told):

@@ -20,9 +20,8 @@ class Way:
         self.views, self.static, self.alone = views, static, alone
 
     def title(self):
-        more = [word for word, there in (("1 rank", self.alone), ("static graph", self.static), ("no views", not self.views))
-                if there]
-        return ", ".join([WORDS[self.kind], *more])
+        more = {"1 rank": self.alone, "static graph": self.static, "no views": not self.views}
+        return ", ".join([WORDS[self.kind], *(word for word, there in more.items() if there)])
 
     def family(self):
         """Ways of a family differ by the bucket size only."""
@@ -107,16 +106,16 @@ class Result:
 # ---- table ----------------------------------------------------------------------------------------
 
 COLUMNS = [("scene", "", 8, 0), ("way", "", 22, 0), ("bucket", "(MB)", 6, 0), ("codec", "", 5, 0), ("engine", "", 6, 0),
-           ("turns", "", 5, 0), ("steps", "", 5, 0), ("speed", "(steps/s)", 9, 2), ("time", "(ms)", 9, 2), ("p95", "(ms)", 9, 2),
-           ("exposed", "(ms)", 9, 2), ("/no-op", "(times)", 7, 3), ("peak", "(GiB)", 6, 2), ("cores", "", 5, 2),
-           ("wire", "(MB/step)", 9, 1), ("equal", "", 5, 0)]
+           ("turns", "", 5, 0), ("steps", "", 5, 0), ("speed", "(steps/s)", 9, 2), ("time", "(ms)", 9, 2),
+           ("p95", "(ms)", 9, 2), ("exposed", "(ms)", 9, 2), ("/no-op", "(times)", 7, 3), ("peak", "(GiB)", 6, 2),
+           ("cores", "", 5, 2), ("wire", "(MB/step)", 9, 1), ("equal", "", 5, 0)]
 
 
 def row_text(row):
     way = row.way
     equal = {None: None, True: "yes", False: "NO"}[row.equal]
-    values = [row.scene, way.title(), None if way.kind == "plain" else way.cap, way.codec, row.engine, row.turns, row.steps,
-              row.steps / row.seconds, row.ms(), p95(row.step_ms), row.exposed_ms, row.to_noop,
+    values = [row.scene, way.title(), None if way.kind == "plain" else way.cap, way.codec, row.engine, row.turns,
+              row.steps, row.steps / row.seconds, row.ms(), p95(row.step_ms), row.exposed_ms, row.to_noop,
               None if row.peak_bytes is None else row.peak_bytes / GIB, row.cores,
               None if row.wire_bytes is None else row.wire_bytes / MB, equal]
     return report.cells_text(values, COLUMNS)
@@ -139,8 +138,8 @@ def ratio(one, other):
     return one.ms() / other.ms() if one and other else None
 
 
-def shortly(row):
-    return f"{row.way.title()} {row.ms():.2f} ms at {row.way.cap} MB" if row else ""
+def shortly(*rows):
+    return "; ".join(f"{row.way.title()} {row.ms():.2f} ms at {row.way.cap} MB" for row in rows if row)
 
 
 def is_article(options):
@@ -154,15 +153,15 @@ def step_targets(result):
     for scene, bound in (("p2p off", 1.02), ("p2p on", 1.03)):
         ours, noop, ddp = result.best(scene, "gradwire"), result.best(scene, "noop"), result.best(scene, "ddp")
         found.append(Target(f"{scene}, fp32: gradwire's step, of the no-op hook's", ratio(ours, noop) if fp32 else None,
-                            "<=", bound, "; ".join(filter(None, map(shortly, (noop, ours, ddp)))) if fp32 else "autocast"))
+                            "<=", bound, shortly(noop, ours, ddp) if fp32 else "autocast"))
     ours, theirs = result.best("p2p off", "gradwire"), result.best("p2p off", *OWN)
     found.append(Target("p2p off, autocast, batch 128: gradwire's step, of the best of DDP's own",
                         ratio(ours, theirs) if options.autocast and options.batch == 128 else None, "<", 1.0,
-                        "; ".join(filter(None, map(shortly, (ours, theirs)))) if options.autocast else
-                        "it takes --autocast --batch 128"))
+                        shortly(ours, theirs) if options.autocast else "it takes --autocast --batch 128"))
     scene = next(iter(result.words), None)
-    found.append(Target("gradwire's step at world size 1, of DDP's",
-                        ratio(result.best(scene, "gradwire", alone=True), result.best(scene, "ddp", alone=True)), "<=", 1.005))
+    ours, theirs = result.best(scene, "gradwire", alone=True), result.best(scene, "ddp", alone=True)
+    found.append(Target("gradwire's step at world size 1, of DDP's", ratio(ours, theirs), "<=", 1.005,
+                        shortly(ours, theirs)))
     return found
 
 
@@ -204,7 +203,7 @@ def mlp_target(result):
     if (options.model, options.device, options.ranks) != ("mlp", "cpu", 4):
         return Target(label, None, ">=", 2.0, "it takes --device cpu --model mlp --ranks 4")
     ours, theirs = result.best("host", "gradwire"), result.best("host", "ddp")
-    return Target(label, ratio(theirs, ours), ">=", 2.0, "; ".join(filter(None, map(shortly, (ours, theirs)))))
+    return Target(label, ratio(theirs, ours), ">=", 2.0, shortly(ours, theirs))
 
 
 def check_targets(result):
@@ -212,15 +211,16 @@ def check_targets(result):
     compared = {scene: check["differing"] for scene, check in result.checks.items()}
     note = ", ".join(f"{scene}: {check['note']}" for scene, check in result.checks.items() if check["note"])
     differing = [n for n in compared.values() if n is not None]
-    return [Target("ways of gradwire after which gradients differ between ranks", equal.count(False) if equal else None, "<=", 0,
-                   f"{len(equal)} ways"),
-            Target("gradients that differ between gradwire none and DDP, 2 ranks", sum(differing) if differing else None,
-                   "<=", 0, note or ", ".join(compared))]
+    return [Target("ways of gradwire after which gradients differ between ranks",
+                   equal.count(False) if equal else None, "<=", 0, f"{len(equal)} ways"),
+            Target("gradients that differ between gradwire none and DDP, 2 ranks",
+                   sum(differing) if differing else None, "<=", 0, note or ", ".join(compared))]
 
 
 def targets(result):
     result.compare()
-    return [*step_targets(result), memory_target(result), *node_targets(result), mlp_target(result), *check_targets(result)]
+    return [*step_targets(result), memory_target(result), *node_targets(result), mlp_target(result),
+            *check_targets(result)]
 
 
 def targets_text(result):

@@ -10,8 +10,8 @@ import peers
 
 PROBE_SECONDS = 120
 RANK = os.path.join(peers.HERE, "vit_rank.py")
-PROBE = ("import json, torch, torch.distributed as d; assert d.is_available(); print(json.dumps({'torch': torch.__version__, "
-         "'gpus': torch.cuda.device_count(), 'nccl': d.is_nccl_available()}))")
+PROBE = ("import json, torch, torch.distributed as d; assert d.is_available(); "
+         "print(json.dumps({'torch': torch.__version__, 'gpus': torch.cuda.device_count()}))")
 # NCCL between two processes of one host, as between two hosts.
 SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1",
            "NCCL_NET": "Socket"}
@@ -20,10 +20,11 @@ DEADLINES = ["--config=/dev/null", "--deadline.bootstrap_s=30", "--deadline.buck
 
 
 def find_torch():
-    """The Python that has torch, and what that torch finds here: (path, {"torch", "gpus", "nccl"})."""
+    """The Python that has torch, and what that torch finds here: (path, {"torch", "gpus"})."""
     for python in dict.fromkeys([sys.executable, "/usr/bin/python3"]):
         try:
-            said = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+            said = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS,
+                                  check=False)
         except (OSError, subprocess.TimeoutExpired):
             continue
         if said.returncode == 0:
@@ -32,8 +33,8 @@ def find_torch():
 
 
 class Loopback:
-    """Where two daemons on this machine meet: the loopback of a network namespace, so that its rate can be limited and its
-    bytes be counted without others; or this machine's own, without a limit. `with Loopback(10**10) as loopback:`"""
+    """Where two daemons on this machine meet: the loopback of a network namespace, so that its rate can be limited and
+    its bytes be counted without others; or this machine's own, without a limit. `with Loopback(10**10) as loopback:`"""
 
     def __init__(self, rate):
         self.name, self.wanted = f"gwvit{os.getpid()}", rate
@@ -99,7 +100,8 @@ class World(gpu_peers.Processes):
     def environment(self):
         build = os.path.abspath(self.options.build)
         everything = peers.library_environment(
-            build, GRADWIRE_LIBRARY=os.path.join(build, "libgradwire.so.0"), GRADWIRE_PLUGIN_DIR=os.path.join(build, "gradwire"),
+            build, GRADWIRE_LIBRARY=os.path.join(build, "libgradwire.so.0"),
+            GRADWIRE_PLUGIN_DIR=os.path.join(build, "gradwire"),
             GLOO_SOCKET_IFNAME=os.environ.get("GLOO_SOCKET_IFNAME", "lo"), **self.scene.environment)
         return {key: value for key, value in everything.items() if key in self.scene.environment or key not in PATHS}
 
@@ -136,8 +138,8 @@ class World(gpu_peers.Processes):
     def device_mib(self):
         """What the daemons hold of GPUs, as the driver counts it; None: it does not say."""
         try:
-            said = subprocess.run(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
-                                  capture_output=True, text=True, timeout=20, check=False).stdout
+            question = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+            said = subprocess.run(question, capture_output=True, text=True, timeout=20, check=False).stdout
         except (OSError, subprocess.TimeoutExpired):
             return None
         ours = {daemon.process.pid for daemon in self.daemons}
