@@ -2,8 +2,8 @@
 """One rank of bench/vit.py: it trains one model in all the ways that it is told, one after the other.
 
 Started by bench/vit.py with what it needs as JSON in the variable VIT_RANK. Each line that comes over the control
-socket is a command with its arguments as JSON; each answer is "ok" and JSON, or "error" and a text, after which the rank
-ends.
+socket is a command with its arguments as JSON; each answer is "ok" and JSON, or "error" and a text, after which the
+rank ends.
 
   make WAY        wraps the model and trains {warm} steps; {"ms": of the last one}, or {"absent": why it is not there}
   time {steps}    {"ms": [of each step], "seconds": of all, "peak_bytes", "used_bytes", "digest": of the gradients}

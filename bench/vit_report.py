@@ -6,7 +6,6 @@ import report
 from gpu_report import Target, p95
 
 GIB, MB = 1 << 30, 10**6
-LEAST_MS = 0.01  # of exposed communication, where ratios of it are made
 OWN = ("ddp", "fp16", "bf16", "powersgd")  # what DDP has to exchange gradients
 WORDS = {"plain": "no DDP", "noop": "DDP, no-op hook", "ddp": "DDP", "fp16": "DDP, fp16 hook", "bf16": "DDP, bf16 hook",
          "powersgd": "DDP, PowerSGD hook", "gradwire": "gradwire"}
@@ -185,7 +184,10 @@ def node_targets(result):
         value, note = None, ""
         if ddp and ours and ddp.exposed_ms is not None and crossed:
             note = f"{ddp.exposed_ms:.1f} and {ours.exposed_ms:.1f} ms"
-            value = ddp.exposed_ms / max(ours.exposed_ms, LEAST_MS) if ddp.exposed_ms > 0 else None
+            if min(ddp.exposed_ms, ours.exposed_ms) > 0:
+                value = ddp.exposed_ms / ours.exposed_ms
+            else:
+                note += ": one is not longer than the no-op hook's step, so there is no ratio"
         elif ddp and not crossed:
             note = f"DDP sent {ddp.wire_bytes / MB:.1f} MB a step over the loopback: it went another way"
         found.append(Target(f"nodes, {codec}: DDP's exposed communication, of gradwire's", value, ">=", bound, note))

@@ -174,6 +174,13 @@ def a_peer_that_leaves_the_network_out_is_no_measure():
     contains(vit_report.targets_text(result), "it went another way")
 
 
+def nothing_exposed_gives_no_ratio():
+    result = _article()
+    result.best("nodes", "gradwire", codec="bf16").step_ms = [84.0]
+    equal(_verdicts(result)["nodes, bf16: DDP's exposed communication, of gradwire's"], "not measured", "bf16")
+    equal(_missed(result), [], "what is missed")
+
+
 class _World:
     """In place of the processes: gradients by kind of way, and ways that end them."""
 
