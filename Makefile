@@ -176,7 +176,7 @@ PYTHON_GEN := $(if $(filter protoc,$(HAVE)),$(B)/gen/gradwire_pb2.py)
 
 # ---- targets --------------------------------------------------------------------------------------
 
-.PHONY: all programs tests test test-gpu bench-host bench-gpu bench-nodes bench-accuracy bundle install uninstall asan ubsan tsan fuzz fuzz-programs coverage lint \
+.PHONY: all programs tests test test-gpu bench-host bench-gpu bench-nodes bench-accuracy bench-vit bundle install uninstall asan ubsan tsan fuzz fuzz-programs coverage lint \
 	format dist clean help
 
 all: programs tests ## build everything that runs here
@@ -202,6 +202,9 @@ bench-host: programs ## benchmark this host's engine beside its peers; writes $(
 
 bench-gpu: programs ## benchmark GPU buckets beside NCCL in the trainers; writes $(B)/bench/gpu.json
 	$(Q)BUILD=$(abspath $(B)) bench/run-gpu
+
+bench-vit: programs ## train ViT-L/32 with PyTorch's DDP in all its ways and with gradwire; writes $(B)/bench/vit.json
+	$(Q)BUILD=$(abspath $(B)) bench/vit.py
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile

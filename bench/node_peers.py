@@ -27,10 +27,10 @@ def ip(*words):
         raise peers.PeerError(f"ip {' '.join(words)}: {result.stderr.strip()}")
 
 
-def limit_rate(inside, device, rate):
+def limit_rate(inside, device, rate, burst="80k"):
     """What `device` sends, in bit/s. `inside`: the command that enters its namespace. The burst is what a large packet of
     TCP takes: more of it would let small buckets pass faster than the rate."""
-    words = [*inside, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", str(rate), "burst", "80k", "latency",
+    words = [*inside, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", str(rate), "burst", burst, "latency",
              "50ms"]
     result = subprocess.run(words, capture_output=True, text=True, check=False)
     if result.returncode != 0:

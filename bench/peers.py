@@ -24,6 +24,7 @@ class PeerError(Exception):
 class Peer:
     """Processes of one implementation for one number of ranks, with one setting."""
 
+    start_seconds = START_SECONDS  # until all ranks have said hello
     run_seconds = RUN_SECONDS  # after which a run has failed
 
     def __init__(self, name, ranks, folder, setting=""):
@@ -52,7 +53,7 @@ class Peer:
         for command in commands:
             self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
                                                    env=environment))
-        limit = time.monotonic() + START_SECONDS
+        limit = time.monotonic() + self.start_seconds
         while len(self.streams) < connections:
             try:
                 connection, _ = listener.accept()
