@@ -59,7 +59,8 @@ typedef struct gwd_group {
     struct gwd_branch *branch; /* ... or there */
     gwd_codec_policy_t policy; /* groups of a split have it, too */
     gwd_codec_asker_t codec_asker;
-    bool awaits_speed; /* of this machine's cores: measure.c */
+    uint32_t n_probing; /* rails that measure their wire */
+    bool awaits_speed;  /* of this machine's cores: measure.c */
     gwd_plan_t plan;
     gwd_residual_t *residuals; /* of this node; only in a group on several */
     uint32_t n_residuals;

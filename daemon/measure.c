@@ -11,8 +11,15 @@
 void gwd_measure_begin(gwd_group_t *group) {
     gwd_command_t command = {.kind = GWD_COMMAND_PROBE, .group = group->id};
 
-    if (!gwd_lane_send(group->server->lanes[group->lane], &command))
-        gwd_group_give_up(group, GW_ERR_NO_MEMORY, "out of memory");
+    group->policy.figures.bytes_per_s = 0;
+    group->policy.figures.latency_ns = UINT64_MAX;
+    group->n_probing = group->n_rails;
+    for (uint32_t rail = 0; rail < group->n_rails; rail++) {
+        if (!gwd_lane_send(gwd_group_rail_lane(group, rail), &command)) {
+            gwd_group_give_up(group, GW_ERR_NO_MEMORY, "out of memory");
+            return;
+        }
+    }
 }
 
 static void end(gwd_group_t *group) {
@@ -50,10 +57,14 @@ static void work_done(uv_work_t *request, int status) {
 void gwd_measure_wire_is_known(gwd_group_t *group, const gwd_event_t *event) {
     gwd_server_t *server = group->server;
 
+    gwd_codec_figures_t *figures = &group->policy.figures;
+
     if (group->state != GWD_GROUP_PREPARED || group->giving_up)
         return;
-    group->policy.figures.bytes_per_s = event->bytes_per_s;
-    group->policy.figures.latency_ns = event->latency_ns;
+    figures->bytes_per_s += event->bytes_per_s; /* all rails measure at the same time */
+    figures->latency_ns = event->latency_ns < figures->latency_ns ? event->latency_ns : figures->latency_ns;
+    if (--group->n_probing > 0)
+        return;
     if (server->codec_speed.is_known) {
         end(group);
         return;
