@@ -70,8 +70,8 @@ static double now_s(clockid_t clock) {
 static void say(run_t *run, kind_t kind, unsigned slot) {
     const uint8_t header = (uint8_t)kind;
     uint64_t bytes = kind == DATA ? run->bytes : 0;
-    gw_status_t status =
-        gwd_link_send(run->link, &header, 1, run->out[slot], bytes, (void *)(uintptr_t)(kind == DATA ? slot + 1 : 0));
+    gw_status_t status = gwd_link_send(run->link, slot % gwd_link_paths(run->link), &header, 1, run->out[slot], bytes,
+                                       (void *)(uintptr_t)(kind == DATA ? slot + 1 : 0));
 
     if (status == GW_OK && kind == DATA)
         run->free_send[run->n_free_send++] = slot;

@@ -160,6 +160,7 @@ static void on_message(void *lane_, const void *bytes_of_header, size_t header_b
     if (!gwd_wire_is_genuine(peer, &header, header_bytes))
         return;
     peer->heard_ns = gwd_now_ns();
+    gwd_paths_heard(&peer->paths, &header.paths);
     if (header.kind == GWD_WIRE_BYE)
         hear_bye(peer, &header);
     else if (group->status != GW_OK)

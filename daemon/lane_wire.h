@@ -14,6 +14,7 @@
 #define GWD_LANE_WIRE_H
 
 #include "lane_group.h"
+#include "lane_paths.h"
 #include "transport.h"
 #include "wire_seal.h"
 
@@ -33,6 +34,7 @@ typedef struct gwd_wire_header {
     uint64_t wire_id;
     uint64_t sequence, chunk, fingerprint;
     uint32_t epoch, node, kind, status;
+    gwd_paths_word_t paths;
     /* From here on only with a cipher. */
     gwd_sealed_t payload;
     gwd_stamp_t stamp; /* of all before it */
@@ -58,6 +60,7 @@ typedef struct gwd_peer {
     gwd_lane_group_t *group;
     uint32_t node;
     gwd_link_t *link; /* NULL for this node, and once it has ended */
+    gwd_paths_t paths;
     uint64_t heard_ns, said_ns;
     uint64_t missed, missed_ns; /* with a cipher: a message that has not come though a later one has, and since when */
     bool has_left;

@@ -13,6 +13,8 @@
 
 enum { SEEN_A_CREDIT = 8 };
 
+_Static_assert((int)GWD_LINK_PATHS_MAX <= (int)GWD_PATHS_MAX, "every path is counted");
+
 /* How many messages of a node may overtake one: announcements and data of small operations, and twice as many pieces as
  * are kept for later. A power of two. */
 static uint64_t seen_window(uint32_t credits) {
@@ -35,10 +37,11 @@ bool gwd_wire_make_cipher(gwd_lane_group_t *group) {
 gw_status_t gwd_wire_post(gwd_peer_t *peer, gwd_wire_header_t *header, const void *data, uint64_t bytes, void *cookie) {
     gwd_cipher_t *cipher = peer->group->wire->cipher;
 
+    header->paths = gwd_paths_next(&peer->paths, gwd_link_paths(peer->link));
     if (!cipher)
-        return gwd_link_send(peer->link, header, GWD_WIRE_PLAIN_BYTES, data, bytes, cookie);
+        return gwd_link_send(peer->link, header->paths.path, header, GWD_WIRE_PLAIN_BYTES, data, bytes, cookie);
     gwd_cipher_stamp(cipher, peer->node, header, offsetof(gwd_wire_header_t, stamp), &header->stamp);
-    return gwd_link_send(peer->link, header, sizeof(*header), data, bytes, cookie);
+    return gwd_link_send(peer->link, header->paths.path, header, sizeof(*header), data, bytes, cookie);
 }
 
 static void refuse(gwd_peer_t *peer, bool is_again) {

@@ -17,7 +17,7 @@
 
 #include "gradwire.h"
 
-enum { GWD_WIRE_HEADER_MAX = 256, GWD_WIRE_TEXT_BYTES = 256 };
+enum { GWD_WIRE_HEADER_MAX = 256, GWD_WIRE_TEXT_BYTES = 256, GWD_LINK_PATHS_MAX = 16 };
 
 typedef struct gwd_transport gwd_transport_t; /* of the daemon */
 typedef struct gwd_wire gwd_wire_t;           /* of a group on its lane */
@@ -29,7 +29,7 @@ typedef struct gwd_transport_config {
     const char *transports; /* "": UCX chooses, without shared memory between two daemons; else as UCX_TLS: "tcp" */
     const char *ports;      /* "": any; "5000-5100": of TCP data connections, for firewalls */
     uint32_t traffic_class; /* RoCE: 0 leaves UCX's own */
-    uint32_t paths;         /* endpoints of a link, used by turns; at least 1 */
+    uint32_t paths;         /* connections of a link; 1 to GWD_LINK_PATHS_MAX */
 } gwd_transport_config_t;
 
 /* What a wire tells its lane, out of gwd_wire_progress. `link` is NULL for messages: the header says from whom. */
@@ -78,10 +78,12 @@ gw_status_t gwd_link_new(gwd_wire_t *wire, const void *address, size_t bytes, vo
  * hears nothing of that, and its large sends do not end, until it aborts its link too or this wire is freed. */
 void gwd_link_abort(gwd_link_t *link);
 
-/* Sends. `header` is copied; `data` must stay until it has ended. `cookie` comes back in on_done.
+uint32_t gwd_link_paths(const gwd_link_t *link); /* how many connections it has */
+
+/* Sends, on connection number `path`. `header` is copied; `data` must stay until it has ended. `cookie` comes back in on_done.
  * Returns GW_OK (ended, no on_done follows), GW_IN_PROGRESS, or an error (not sent). */
-gw_status_t gwd_link_send(gwd_link_t *link, const void *header, size_t header_bytes, const void *data, uint64_t bytes,
-                          void *cookie);
+gw_status_t gwd_link_send(gwd_link_t *link, uint32_t path, const void *header, size_t header_bytes, const void *data,
+                          uint64_t bytes, void *cookie);
 
 /* Keeps a message whose payload cannot be taken yet: it is taken by gwd_message_receive, or dropped. */
 void gwd_message_keep(gwd_message_t *message);

@@ -6,8 +6,6 @@
 
 #include "transport.h"
 
-enum { GWD_LINK_PATHS_MAX = 16 };
-
 struct gwd_transport {
     ucp_context_h context;
     uint32_t paths;
@@ -41,7 +39,6 @@ struct gwd_link {
     void *cookie;
     ucp_ep_h endpoints[GWD_LINK_PATHS_MAX];
     uint32_t n_endpoints;
-    uint32_t turn;          /* which endpoint sends next */
     uint32_t sends;         /* not ended */
     uint32_t closing;       /* endpoints that UCX has not let go yet */
     ucs_status_t failure;   /* of UCX, UCS_OK as long as the link works */

@@ -121,8 +121,12 @@ static void on_sent(void *request, ucs_status_t status, void *argument) {
     ucp_request_free(request);
 }
 
-gw_status_t gwd_link_send(gwd_link_t *link, const void *header, size_t header_bytes, const void *data, uint64_t bytes,
-                          void *cookie) {
+uint32_t gwd_link_paths(const gwd_link_t *link) {
+    return link->n_endpoints;
+}
+
+gw_status_t gwd_link_send(gwd_link_t *link, uint32_t path, const void *header, size_t header_bytes, const void *data,
+                          uint64_t bytes, void *cookie) {
     /* With the way of a reply in it, UCX at the other end drops what comes for a link that was aborted there. */
     ucp_request_param_t parameters = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE |
@@ -143,9 +147,7 @@ gw_status_t gwd_link_send(gwd_link_t *link, const void *header, size_t header_by
         return GW_ERR_NO_MEMORY;
     memcpy(op->header, header, header_bytes);
     parameters.user_data = op;
-    request =
-        ucp_am_send_nbx(link->endpoints[link->turn], 0, op->header, header_bytes, data, (size_t)bytes, &parameters);
-    link->turn = (link->turn + 1) % link->n_endpoints;
+    request = ucp_am_send_nbx(link->endpoints[path], 0, op->header, header_bytes, data, (size_t)bytes, &parameters);
     if (UCS_PTR_IS_PTR(request))
         return GW_IN_PROGRESS;
     link->sends--;

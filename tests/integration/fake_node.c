@@ -192,7 +192,7 @@ static void on_broken(void *lane, void *cookie, const char *text) {
 }
 
 static void send_out(fake_t *fake, const void *header, size_t header_bytes, const void *data, uint64_t bytes) {
-    gw_status_t status = gwd_link_send(fake->link, header, header_bytes, data, bytes, fake);
+    gw_status_t status = gwd_link_send(fake->link, 0, header, header_bytes, data, bytes, fake);
 
     fake->under_way += status == GW_IN_PROGRESS;
     while (fake->under_way > 0)
@@ -267,7 +267,7 @@ static void send_step(fake_t *fake, uint32_t step, uint64_t number, const void *
     header.node = fake->index;
     header.status = step;
     header.sequence = number;
-    fake->under_way += gwd_link_send(fake->link, &header, GWD_WIRE_PLAIN_BYTES, data, bytes, fake) == GW_IN_PROGRESS;
+    fake->under_way += gwd_link_send(fake->link, 0, &header, GWD_WIRE_PLAIN_BYTES, data, bytes, fake) == GW_IN_PROGRESS;
 }
 
 /* Says that two messages are all, and has sent more. */

@@ -190,7 +190,8 @@ static inline gw_status_t send_data(node_t *node, uint32_t id, const uint8_t *da
     gw_status_t status;
 
     node->status[id] = GW_IN_PROGRESS;
-    status = gwd_link_send(node->link, &header, sizeof(header), data, bytes, cookie_of(id));
+    status =
+        gwd_link_send(node->link, id % gwd_link_paths(node->link), &header, sizeof(header), data, bytes, cookie_of(id));
     if (status != GW_IN_PROGRESS)
         on_done(node, cookie_of(id), status);
     return status;

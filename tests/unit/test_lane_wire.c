@@ -158,13 +158,18 @@ gw_status_t gwd_link_new(gwd_wire_t *wire, const void *address, size_t bytes, vo
     return GW_ERR_UNSUPPORTED;
 }
 
+uint32_t gwd_link_paths(const gwd_link_t *link) {
+    (void)link;
+    return 1;
+}
+
 void gwd_link_abort(gwd_link_t *link) {
     (void)link;
 }
 
-gw_status_t gwd_link_send(gwd_link_t *link, const void *header, size_t header_bytes, const void *data, uint64_t bytes,
-                          void *cookie) {
-    (void)link, (void)data, (void)bytes, (void)cookie;
+gw_status_t gwd_link_send(gwd_link_t *link, uint32_t path, const void *header, size_t header_bytes, const void *data,
+                          uint64_t bytes, void *cookie) {
+    (void)link, (void)path, (void)data, (void)bytes, (void)cookie;
     if (n_said < SAID_MAX)
         memcpy(&said[n_said++], header, header_bytes);
     return answer;
