@@ -4,7 +4,8 @@
 Started by these, one process a rank, it does what comes by the control socket, all ranks the same at once:
 
     make NAME EXCHANGE VIEWS MEGABYTES    a model in DDP. EXCHANGE: gloo, DDP's own; a codec: gradwire's hook with it; or
-                                          alone, no DDP at all. VIEWS: gradient_as_bucket_view, 0 or 1
+                                          noop, a hook that leaves gradients as they are; or alone, no DDP at all.
+                                          VIEWS: gradient_as_bucket_view, 0 or 1
     start NAME SEED SCALE                 anew: the weights and images of the seed; losses are scaled, rates fall to 0
     steps NAME N TOTAL                    N steps of TOTAL: "ok" and the loss before and the nanoseconds of each
     hash NAME                             of all parameters
@@ -34,13 +35,21 @@ BATCH = 64  # as the demo's
 RATE, MOMENTUM = 0.1, 0.9
 
 
+def noop_hook(_, bucket):
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
 class Training:
     def __init__(self, exchange, views, megabytes, images):
         self.images, self.hook = images, None
         self.inner = self.model = fashion.network(0)
         if exchange != "alone":
             self.model = DDP(self.inner, gradient_as_bucket_view=views, bucket_cap_mb=megabytes)
-            if exchange != "gloo":
+            if exchange == "noop":
+                self.model.register_comm_hook(None, noop_hook)
+            elif exchange != "gloo":
                 self.hook = gradwire.torch.register(self.model, codec=exchange)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE, momentum=MOMENTUM)
         self.step, self.scale = 0, 1.0
