@@ -25,6 +25,7 @@ sys.path.insert(0, os.path.join(HERE, "..", "examples"))
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
 import fashion  # noqa: E402
@@ -35,12 +36,6 @@ BATCH = 64  # as the demo's
 RATE, MOMENTUM = 0.1, 0.9
 
 
-def noop_hook(_, bucket):
-    future = torch.futures.Future()
-    future.set_result(bucket.buffer())
-    return future
-
-
 class Training:
     def __init__(self, exchange, views, megabytes, images):
         self.images, self.hook = images, None
@@ -48,7 +43,7 @@ class Training:
         if exchange != "alone":
             self.model = DDP(self.inner, gradient_as_bucket_view=views, bucket_cap_mb=megabytes)
             if exchange == "noop":
-                self.model.register_comm_hook(None, noop_hook)
+                self.model.register_comm_hook(None, debugging_hooks.noop_hook)
             elif exchange != "gloo":
                 self.hook = gradwire.torch.register(self.model, codec=exchange)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE, momentum=MOMENTUM)
