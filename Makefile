@@ -176,7 +176,7 @@ PYTHON_GEN := $(if $(filter protoc,$(HAVE)),$(B)/gen/gradwire_pb2.py)
 
 # ---- targets --------------------------------------------------------------------------------------
 
-.PHONY: all programs tests test test-gpu bench-host bench-gpu bench-nodes bench-accuracy bench-vit bundle install uninstall asan ubsan tsan fuzz fuzz-programs coverage lint \
+.PHONY: all programs tests test test-gpu bench-host bench-gpu bench-nodes bench-accuracy bench-ddp bench-ddp-codecs bench-vit bundle install uninstall asan ubsan tsan fuzz fuzz-programs coverage lint \
 	format dist clean help
 
 all: programs tests ## build everything that runs here
@@ -196,6 +196,12 @@ bench-nodes: programs ## benchmark daemons in network namespaces beside Open MPI
 
 bench-accuracy: programs ## train with each codec on two nodes, with 10 seeds; writes $(B)/bench/accuracy.json
 	$(Q)BUILD=$(abspath $(B)) bench/run-accuracy
+
+bench-ddp: programs ## benchmark steps of DDP on the CPU beside Gloo; writes $(B)/bench/ddp.json
+	$(Q)BUILD=$(abspath $(B)) bench/run-ddp
+
+bench-ddp-codecs: programs ## train with DDP and each codec on two nodes; writes $(B)/bench/ddp-codecs.json
+	$(Q)BUILD=$(abspath $(B)) bench/run-ddp-codecs
 
 bench-host: programs ## benchmark this host's engine beside its peers; writes $(B)/bench/host.json
 	$(Q)BUILD=$(abspath $(B)) bench/run-host

@@ -82,6 +82,31 @@ class _Bucket:
 
     def __init__(self, key: tuple, handle: int, result: torch.Tensor, buffer: Any):
         self.key, self.handle, self.result, self.buffer = key, handle, result, buffer
+        self.is_new = True
+        self.homes: list[tuple[torch.Tensor, torch.Tensor]] = []  # parameters, and where their gradients are shared
+
+    def share(self, bucket: Any, flat: torch.Tensor) -> None:
+        """With gradient_as_bucket_view the bucket's memory is that of its gradients. It becomes the memory shared with
+        the daemon, and nothing is copied any more. Without, nothing changes."""
+        pairs = [(p, g) for p, g in zip(bucket.parameters(), bucket.gradients()) if g.numel()]
+        if any(p.grad is None or p.grad.data_ptr() != g.data_ptr() for p, g in pairs):
+            return
+        self.result.copy_(flat)
+        begin = flat.data_ptr()
+        flat.data = self.result
+        for p, g in pairs:
+            offset = (g.data_ptr() - begin) // g.element_size()
+            p.grad.data = self.result.as_strided(p.grad.shape, p.grad.stride(), offset)
+            self.homes.append((p, p.grad.data))
+
+    def fill(self, flat: torch.Tensor) -> None:
+        """Brings the gradients to the shared memory."""
+        if not self.homes or flat.data_ptr() != self.result.data_ptr():
+            self.result.copy_(flat)
+            return
+        for p, home in self.homes:
+            if p.grad is not None and p.grad.data_ptr() != home.data_ptr():
+                home.copy_(p.grad)
 
 
 def _layout(bucket: Any, flat: torch.Tensor) -> list[tuple[int, int, int, int]]:
@@ -164,7 +189,7 @@ class Hook:
         self.group.drop_buckets(known.result.data_ptr(), known.result.numel() * known.result.element_size())
         if known.buffer is None:
             self.group.context.pool.forget(known.key[0], known.key[1] * TYPE_BYTES[known.key[2]])
-        else:
+        elif not known.homes:  # else gradients may still lie there
             self.group.context.pool.give_back(known.buffer)
         return None
 
@@ -177,7 +202,10 @@ class Hook:
             result = torch.frombuffer(buffer.view(0, what.bytes), dtype=flat.dtype, count=flat.numel())
             known = self._buckets[bucket.index()] = _Bucket(key, self._declare(bucket, flat, buffer.address), result,
                                                             buffer)
-        known.result.copy_(flat)
+        elif known.is_new:  # not before: DDP cuts its buckets anew after the first step
+            known.is_new = False
+            known.share(bucket, flat)
+        known.fill(flat)
         future = torch.futures.Future()
         self._waiter.add(self.group.submit(known.handle), future, known.result)
         return future

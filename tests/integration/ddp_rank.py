@@ -117,6 +117,43 @@ def bucket_views():
     return compare(Perceptron, gradient_as_bucket_view=True)
 
 
+def shared_gradients():
+    """With bucket views on the CPU gradients come to lie in memory shared with the daemon; without, they do not."""
+    for views in (True, False):
+        wrapped = DDP(Perceptron().to(DEVICE), gradient_as_bucket_view=views)
+        hook = gradwire.torch.register(wrapped)
+        train(wrapped, steps=3)
+        results = [known.result for known in hook._buckets.values()]
+        lie = [any(r.data_ptr() <= p.grad.data_ptr() < r.data_ptr() + r.numel() * 4 for r in results)
+               for p in wrapped.parameters()]
+        hook.close()
+        if not (all(lie) if views else not any(lie)):
+            return f"with views {views} gradients lie there: {lie}"
+    return "same"
+
+
+def views_in_all_ways():
+    """Gradients that are kept, replaced, accumulated, unused, and of ranks that have joined."""
+    def replaced(model):
+        return train(model, after=lambda: [setattr(p, "grad", None) for p in model.parameters()])
+
+    def moved(model):
+        return train(model, after=lambda: [setattr(p, "grad", p.grad.clone()) for p in model.parameters()])
+
+    def uneven(model):
+        with model.join():
+            return train(model, steps=STEPS - 2 * RANK)
+
+    ways = {"replaced": (Perceptron, replaced, {}, {}), "moved": (Perceptron, moved, {}, {}),
+            "uneven": (Perceptron, uneven, {}, {}), "accumulated": (Perceptron, train, {"micro_steps": 3}, {}),
+            "small": (Perceptron, train, {}, {"bucket_cap_mb": 0.02}),
+            "unused": (Branches, train, {}, {"find_unused_parameters": True}),
+            "unused, small": (Branches, train, {}, {"find_unused_parameters": True, "bucket_cap_mb": 0.02})}
+    found = {name: compare(make, training, more, gradient_as_bucket_view=True, **options)
+             for name, (make, training, more, options) in ways.items()}
+    return "same" if set(found.values()) == {"same"} else str(found)
+
+
 def static_graph():
     return compare(Perceptron, static_graph=True)
 

@@ -70,6 +70,10 @@ def kinds_of_ddp():
               "checkpointing", "uneven_inputs", "several_models")
 
 
+def gradients_in_shared_memory():
+    _all_same("shared_gradients", "views_in_all_ways")
+
+
 def kinds_of_numbers():
     _all_same("double", "bfloat16", "channels_last", "mixed_precision")
 
