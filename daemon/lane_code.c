@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "clock.h"
 #include "kernels.h"
 #include "lane_flight.h"
 
@@ -120,9 +121,13 @@ void gwd_code_partial(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
     if (flight->n_in > 1 || !gw_kernel_partial_is_input(x->type, x->redop)) {
         gw_kernel_partial(x->type, x->redop, in, flight->n_in, to, slot->count);
         values = to;
+    } else {
+        slot->marks.reduce_ns = 0; /* there is nothing to add */
     }
-    if (gwd_code_is_coded(flight) && slot != gwd_flight_own(flight))
+    if (gwd_code_is_coded(flight) && slot != gwd_flight_own(flight)) {
+        slot->marks.encode_ns = gwd_now_ns();
         encode_part(flight, slot, floats(values));
+    }
 }
 
 /* ---- final ---------------------------------------------------------------------------------------------- */
@@ -185,6 +190,7 @@ static void final_coded(gwd_wire_flight_t *flight, gwd_slot_t *own) {
     float *sum = (float *)(void *)flight->sum;
 
     sum_parts(flight, own);
+    own->marks.encode_ns = gwd_now_ns();
     own->result_out.raw = !gw_codec_is_finite(sum, own->count);
     if (own->result_out.raw) {
         store(flight, own, sum);
@@ -193,6 +199,7 @@ static void final_coded(gwd_wire_flight_t *flight, gwd_slot_t *own) {
     gw_codec_encode(flight->codec, sum, rounding(flight, own, true, &round),
                     residual(kept ? kept->results : NULL, flight, own), flight->results + raw_bytes(flight, own->first),
                     own->count);
+    own->marks.decode_ns = gwd_now_ns();
     decode_result(flight, own, false);
 }
 

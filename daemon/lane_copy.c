@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "clock.h"
+#include "lane_trace.h"
 #include "log.h"
 
 static void watch(gwd_lane_t *lane, gwd_copies_t *copies) {
@@ -21,7 +23,7 @@ static void device_failed(gwd_device_t *device, const char *text) {
 }
 
 void gwd_lane_copying_begin(gwd_copying_t *copying, void (*ended)(gwd_copying_t *copying)) {
-    *copying = (gwd_copying_t){.ended = ended, .n = 1};
+    *copying = (gwd_copying_t){.ended = ended, .n = 1, .begin_ns = gwd_now_ns()};
 }
 
 /* One that cannot be started says nothing of those under way: they end, or the next look at their stream says that they
@@ -34,6 +36,7 @@ void gwd_lane_copy(gwd_lane_t *lane, gwd_copying_t *copying, gwd_device_t *devic
     if (!atomic_load(&device->failed)) {
         if (gwd_copies_start(copies, to, from, bytes, copying, text, sizeof(text)) == GW_OK) {
             copying->n++;
+            copying->bytes += bytes;
             gwd_stats_add(in ? &lane->stats.bytes_copied_in : &lane->stats.bytes_copied_out, bytes);
             watch(lane, copies);
             return;
@@ -46,6 +49,12 @@ void gwd_lane_copy(gwd_lane_t *lane, gwd_copying_t *copying, gwd_device_t *devic
 void gwd_lane_copying_started(gwd_copying_t *copying) {
     if (--copying->n == 0)
         copying->ended(copying);
+}
+
+void gwd_lane_copying_trace(const gwd_copying_t *copying, const gwd_op_t *op, bool in) {
+    if (copying->bytes > 0)
+        gwd_lane_trace_span(op, in ? GWD_TRACE_COPY_IN : GWD_TRACE_COPY_OUT, 0, copying->bytes, copying->begin_ns,
+                            gwd_now_ns());
 }
 
 static void on_copied(void *tag) {

@@ -11,8 +11,9 @@
 /* Some copies, and who goes on when all have ended. */
 typedef struct gwd_copying {
     void (*ended)(struct gwd_copying *copying);
-    uint32_t n;         /* under way, and one more while they are being started */
-    gwd_device_t *lost; /* it failed, and what it should have brought is not there; NULL while all is well */
+    uint32_t n;               /* under way, and one more while they are being started */
+    uint64_t begin_ns, bytes; /* when the first was started, and of all */
+    gwd_device_t *lost;       /* it failed, and what it should have brought is not there; NULL while all is well */
 } gwd_copying_t;
 
 /* Begins to start some. */
@@ -24,6 +25,9 @@ void gwd_lane_copy(gwd_lane_t *lane, gwd_copying_t *copying, gwd_device_t *devic
 
 /* All have been started: from now on, and perhaps at once, copying->ended may be called. */
 void gwd_lane_copying_started(gwd_copying_t *copying);
+
+/* All have ended: adds them to the lane's trace, if there were any. */
+void gwd_lane_copying_trace(const gwd_copying_t *copying, const gwd_op_t *op, bool in);
 
 /* So many of a lane's may be under way. False: not now. */
 bool gwd_lane_copies_reserve(gwd_lane_t *lane, uint32_t n);

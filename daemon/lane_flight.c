@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "clock.h"
 #include "kernels.h"
 #include "lane_flight.h"
 
@@ -57,7 +58,9 @@ static void transfer_ended(gwd_transfer_t *transfer, gw_status_t status) {
     gwd_wire_flight_t *flight = transfer->slot->flight;
 
     transfer->step = GWD_STEP_ENDED;
-    if (status != GW_OK)
+    if (status == GW_OK)
+        gwd_flight_count_ended(transfer);
+    else
         gwd_wire_lost(flight->op->group, transfer->slot->node, "a transfer failed");
     end_one(flight);
 }
@@ -182,10 +185,12 @@ static void do_final(gwd_job_t *job, uint64_t chunk) {
     gwd_slot_t *slot = (gwd_slot_t *)(void *)((char *)job - offsetof(gwd_slot_t, job));
 
     (void)chunk;
+    slot->marks = (gwd_marks_t){.reduce_ns = gwd_now_ns()};
     if (!gwd_flight_open_parts(slot->flight))
         return;
     gwd_code_final(slot->flight, slot);
     gwd_flight_seal_result(slot->flight);
+    slot->marks.end_ns = gwd_now_ns();
 }
 
 static void final_ended(gwd_job_t *job) {
@@ -194,6 +199,7 @@ static void final_ended(gwd_job_t *job) {
 
     job_came_back(flight, shard_bytes(slot));
     slot->job_step = GWD_STEP_ENDED;
+    gwd_flight_count_job(slot);
     gwd_flight_check_parts(flight);
     for (uint32_t i = 0; i < gwd_flight_nodes(flight); i++)
         if (flight->slots[i].result_out.step == GWD_STEP_EXPECTED)
@@ -231,8 +237,10 @@ static void do_spread(gwd_job_t *job, uint64_t chunk) {
     gwd_slot_t *slot = (gwd_slot_t *)(void *)((char *)job - offsetof(gwd_slot_t, job));
 
     (void)chunk;
+    slot->marks = (gwd_marks_t){.decode_ns = gwd_now_ns()};
     if (gwd_flight_open_result(slot->flight, slot))
         gwd_code_spread(slot->flight, slot);
+    slot->marks.end_ns = gwd_now_ns();
 }
 
 static void spread_ended(gwd_job_t *job) {
@@ -240,6 +248,7 @@ static void spread_ended(gwd_job_t *job) {
 
     job_came_back(slot->flight, shard_bytes(slot));
     slot->job_step = GWD_STEP_ENDED;
+    gwd_flight_count_job(slot);
     if (slot->result_in.forged)
         gwd_wire_forged(slot->flight->op->group, slot->node);
     end_one(slot->flight);
@@ -279,8 +288,12 @@ static void partial_is_there(gwd_wire_flight_t *flight) {
 static void do_partial(gwd_job_t *job, uint64_t chunk) {
     gwd_wire_flight_t *flight = (gwd_wire_flight_t *)(void *)((char *)job - offsetof(gwd_wire_flight_t, job));
 
-    gwd_code_partial(flight, &flight->slots[chunk]);
-    gwd_flight_seal_part(flight, &flight->slots[chunk]);
+    gwd_slot_t *slot = &flight->slots[chunk];
+
+    slot->marks = (gwd_marks_t){.reduce_ns = gwd_now_ns()};
+    gwd_code_partial(flight, slot);
+    gwd_flight_seal_part(flight, slot);
+    slot->marks.end_ns = gwd_now_ns();
 }
 
 static void partial_ended(gwd_job_t *job) {
@@ -288,6 +301,8 @@ static void partial_ended(gwd_job_t *job) {
 
     job_came_back(flight, chunk_bytes(flight));
     flight->partial = GWD_STEP_ENDED;
+    for (uint32_t i = 0; i < gwd_flight_nodes(flight); i++)
+        gwd_flight_count_job(&flight->slots[i]);
     if (!flight->mine)
         flight->mine = flight->partials;
     partial_is_there(flight);
@@ -344,7 +359,7 @@ static void take(gwd_wire_flight_t *flight, const gwd_wire_header_t *header, uin
     transfer->raw = raw;
     transfer->sealed = header->payload;
     transfer->step = GWD_STEP_UNDERWAY;
-    gwd_stats_add(&flight->op->group->lane->stats.wire_bytes_received, bytes);
+    gwd_flight_count_received(transfer, bytes);
     status = gwd_message_receive(message, load.data, transfer);
     if (status != GW_IN_PROGRESS)
         transfer->pending.ended(&transfer->pending, status);

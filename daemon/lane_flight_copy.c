@@ -64,6 +64,7 @@ static void copies_ended(gwd_copying_t *copying) {
     gwd_wire_flight_t *flight = (gwd_wire_flight_t *)(void *)((char *)copying - offsetof(gwd_wire_flight_t, copying));
 
     gwd_lane_copies_unreserve(flight->op->group->lane, flight->n_copies);
+    gwd_lane_copying_trace(copying, flight->op, flight->copies_in);
     if (copying->lost && flight->op->group->status == GW_OK)
         gwd_lane_device_lost(flight->op, copying->lost);
     flight->copied(flight);

@@ -5,6 +5,7 @@
  *   a partial result that is a rank's input     to `partials`
  *   a result that no codec encodes              to `sum`; and one that comes in waits in `results`
  */
+#include "clock.h"
 #include "lane_flight.h"
 
 static gwd_cipher_t *cipher_of(const gwd_wire_flight_t *flight) {
@@ -43,6 +44,8 @@ void gwd_flight_seal_part(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
 
     if (!cipher_of(flight) || slot->count == 0 || slot == gwd_flight_own(flight))
         return;
+    if (slot->marks.encode_ns == 0)
+        slot->marks.encode_ns = gwd_now_ns();
     from = (to = gwd_flight_part_out(flight, slot)).data;
     if (flight->mine && (!gwd_code_is_coded(flight) || slot->part_out.raw))
         from = flight->mine + place(flight, slot);
@@ -55,6 +58,8 @@ void gwd_flight_seal_result(gwd_wire_flight_t *flight) {
 
     if (!cipher_of(flight) || flight->at.n_out == 1)
         return;
+    if (own->marks.encode_ns == 0)
+        own->marks.encode_ns = gwd_now_ns();
     from = gwd_code_result_out(flight, own->result_out.raw);
     to = gwd_flight_result_out(flight, own->result_out.raw);
     gwd_cipher_seal(cipher_of(flight), from.data, from.bytes, to.data, &own->result_out.sealed);

@@ -14,7 +14,9 @@
 
 #include <stdlib.h>
 
+#include "clock.h"
 #include "lane_copy.h"
+#include "lane_trace.h"
 
 enum { PASSED_OVER_MAX = 16 }; /* groups, in one turn: each costs a look at all operations */
 
@@ -23,7 +25,7 @@ struct gwd_flight {
     gwd_op_t *op;
     gwd_flight_t *next; /* in the group's list of free ones */
     gwd_chunk_t chunk;
-    uint64_t bytes;
+    uint64_t bytes, reduce_ns; /* when the reduction began */
     gwd_copying_t copying;
     uint32_t reserved;         /* copies that it may have under way at most */
     void *result;              /* the block that goes out to devices; NULL: it goes to none */
@@ -129,6 +131,7 @@ static bool goes_on(const gwd_op_t *op) {
 static void on_out(gwd_copying_t *copying) {
     gwd_flight_t *flight = flight_of(copying);
 
+    gwd_lane_copying_trace(copying, flight->op, false);
     if (copying->lost)
         flight->op->device_failed = copying->lost;
     end_flight(flight);
@@ -148,8 +151,13 @@ static void go_out(gwd_flight_t *flight) {
     gwd_lane_copying_started(&flight->copying);
 }
 
+static void reduced(gwd_flight_t *flight) {
+    gwd_lane_trace_span(flight->op, GWD_TRACE_REDUCE, 0, flight->bytes, flight->reduce_ns, gwd_now_ns());
+    go_out(flight);
+}
+
 static void on_reduced(gwd_job_t *job) {
-    go_out((gwd_flight_t *)(void *)job);
+    reduced((gwd_flight_t *)(void *)job);
 }
 
 /* Host memory of a rank is written by the reduction itself. */
@@ -172,6 +180,7 @@ static void go_reduce(gwd_flight_t *flight) {
         go_out(flight);
         return;
     }
+    flight->reduce_ns = gwd_now_ns();
     *x = (gwd_exchange_t){.collective = GW_ALL_REDUCE,
                           .type = op->job.exchange.type,
                           .redop = op->job.exchange.redop,
@@ -184,7 +193,7 @@ static void go_reduce(gwd_flight_t *flight) {
     if (flight->bytes * flight->chunk.n_in <= op->group->plan.inline_bytes) {
         (void)gwd_exchange_plan(x, 0);
         gwd_exchange_chunk(x, 0);
-        go_out(flight);
+        reduced(flight);
         return;
     }
     flight->job.n_chunks = gwd_exchange_plan(x, op->group->plan.device_piece_bytes);
@@ -198,6 +207,7 @@ static void go_reduce(gwd_flight_t *flight) {
 static void on_in(gwd_copying_t *copying) {
     gwd_flight_t *flight = flight_of(copying);
 
+    gwd_lane_copying_trace(copying, flight->op, true);
     if (copying->lost)
         flight->op->device_failed = copying->lost;
     if (goes_on(flight->op))
