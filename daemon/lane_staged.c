@@ -131,19 +131,18 @@ static bool goes_on(const gwd_op_t *op) {
 static void on_out(gwd_copying_t *copying) {
     gwd_flight_t *flight = flight_of(copying);
 
-    gwd_lane_copying_trace(copying, flight->op, false);
     if (copying->lost)
         flight->op->device_failed = copying->lost;
     end_flight(flight);
 }
 
 static void go_out(gwd_flight_t *flight) {
-    gwd_lane_copying_begin(&flight->copying, on_out);
+    gwd_lane_copying_begin(&flight->copying, flight->op, false, on_out);
     for (uint32_t i = 0; i < flight->chunk.n_out && goes_on(flight->op) && !flight->copying.lost; i++) {
         gwd_device_t *device = out_device(flight, i);
 
         if (device)
-            gwd_lane_copy(flight->op->group->lane, &flight->copying, device, false,
+            gwd_lane_copy(&flight->copying, device,
                           (unsigned char *)flight->op->parts[flight->chunk.first_out + i].bucket->recv +
                               flight->chunk.out_bytes,
                           flight->result, flight->bytes);
@@ -207,7 +206,6 @@ static void go_reduce(gwd_flight_t *flight) {
 static void on_in(gwd_copying_t *copying) {
     gwd_flight_t *flight = flight_of(copying);
 
-    gwd_lane_copying_trace(copying, flight->op, true);
     if (copying->lost)
         flight->op->device_failed = copying->lost;
     if (goes_on(flight->op))
@@ -326,10 +324,10 @@ static bool start_flight(gwd_op_t *op) {
         return false;
     op->next_chunk++;
     op->n_flights++;
-    gwd_lane_copying_begin(&flight->copying, on_in);
+    gwd_lane_copying_begin(&flight->copying, op, true, on_in);
     for (uint32_t i = 0; i < flight->chunk.n_in && !flight->copying.lost; i++)
         if (flight->blocks[i])
-            gwd_lane_copy(op->group->lane, &flight->copying, in_device(flight, i), true, flight->blocks[i],
+            gwd_lane_copy(&flight->copying, in_device(flight, i), flight->blocks[i],
                           (const unsigned char *)op->parts[flight->chunk.first_in + i].bucket->send +
                               flight->chunk.in_bytes,
                           flight->bytes);

@@ -4,9 +4,11 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 import time
 
-from ranks import ON_DEVICE, PATIENCE_S, Daemon, check, contains, equal, exchange, gw, loopback, main, program, ready, spawn, until
+from ranks import (ON_DEVICE, PATIENCE_S, Daemon, Skip, check, contains, equal, exchange, gw, loopback, main, prepare, program,
+                   ready, spawn, until)
 
 LATE_S = 0.15
 INT8 = "codec=int8 as=fc1.weight"
@@ -247,6 +249,37 @@ def it_is_for_the_admin_socket():
                 contains(str(error), "GW_ERR_PERMISSION")
             else:
                 raise AssertionError(f"a client was shown {command}")
+
+
+def ranges_reach_a_profiler():
+    """Those of daemon and library, by way of a profiler of our own, which NVTX loads."""
+    recorder = program("tests/profiler/recorder.so")
+    if not ON_DEVICE:
+        raise Skip("the plugins of devices alone have ranges")
+    if not os.path.exists(recorder):
+        raise Skip("the toolkit has no NVTX")
+    with tempfile.TemporaryDirectory() as folder:
+        profiled = {"NVTX_INJECTION64_PATH": recorder, "RANGES": os.path.join(folder, "ranges")}
+        with Daemon(bystanders=False, env=profiled) as daemon:
+            ranks = daemon.group(2, **profiled)
+            prepare(ranks, count=300000, more="as=fc1.weight")
+            exchange(ranks)
+            seen = {pid: _ranges(f"{folder}/ranges.{pid}") for pid in (daemon.pid, *(rank.pid for rank in ranks))}
+        check({"copy in fc1.weight", "copy out fc1.weight"} <= set(seen[daemon.pid]), f"the daemon's ranges: {seen}")
+        equal(sum(seen[daemon.pid]["copy in fc1.weight"]), 2 * 1200000, "bytes copied from devices")
+        for rank in ranks:
+            equal(seen[rank.pid]["submit fc1.weight"], [1200000], "a trainer's ranges")
+
+
+def _ranges(path):
+    """What was written of each name, by name; all are of gradwire's domain, and none is left open."""
+    with open(path, encoding="utf-8") as file:
+        lines = [line.rstrip("\n").split(", ", 3) for line in file]
+    found = {}
+    for domain, depth, payload, text in lines:
+        equal((domain, depth, text[:9]), ("gradwire", "0", "gradwire "), "a range")
+        found.setdefault(text[9:], []).append(int(payload))
+    return found
 
 
 def files_that_are_none_are_refused():
