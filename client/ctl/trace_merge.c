@@ -94,8 +94,8 @@ int gwctl_trace_merge(const char *const *paths, size_t n_paths, FILE *out) {
         cJSON *other = cJSON_DetachItemFromObjectCaseSensitive(document, "otherData");
         double ahead_us = gwctl_number(other, "realtime_ahead_us");
         first_us = i == 0 ? ahead_us : first_us;
-        good = document != NULL && put_events(document, ahead_us - first_us, &pid, &began, out) &&
-               cJSON_AddItemToArray(nodes, other);
+        good = document != NULL && cJSON_AddItemToArray(nodes, other) &&
+               put_events(document, ahead_us - first_us, &pid, &began, out);
         cJSON_Delete(document);
     }
     char *text = good ? cJSON_PrintUnformatted(nodes) : NULL;

@@ -4,10 +4,12 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
+import xml.etree.ElementTree
 
-from ranks import (ON_DEVICE, PATIENCE_S, Daemon, Skip, check, contains, equal, exchange, gw, loopback, main, prepare, program,
+from ranks import (ON_DEVICE, PATIENCE_S, Daemon, Skip, check, contains, equal, exchange, gw, gwtest, loopback, main, prepare, program,
                    ready, spawn, until)
 
 LATE_S = 0.15
@@ -161,6 +163,27 @@ def _merged(daemons, traces, slept):
     equal(max(ranks.values(), key=lambda e: e["ts"]), ranks["rank 2"], "the last to submit, over the nodes")
     check(ranks["rank 2"]["ts"] - ranks["rank 0"]["ts"] >= 0.8 * slept, "how late it was, over the nodes")
     _check_rows(whole)
+    _drawn(daemons[0], result.stdout)
+
+
+def _drawn(daemon, document):
+    """docs/step.py makes a picture of it, with a row for each rank, and the late one's bar last."""
+    path = os.path.join(daemon.dir, "both.json")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(document)
+    made = subprocess.run([sys.executable, os.path.join(gwtest.ROOT, "docs/step.py"), path, "--operations", "1-1"],
+                          capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    equal((made.returncode, made.stderr), (0, ""), "docs/step.py")
+    svg = "{http://www.w3.org/2000/svg}"
+    picture = xml.etree.ElementTree.fromstring(made.stdout)
+    places = {e.text: float(e.get("y")) for e in picture.iter(f"{svg}text") if (e.text or "").startswith("rank ")}
+    equal(sorted(places), ["rank 0", "rank 1", "rank 2"], "rows")
+    first = {}
+    for bar in picture.iter(f"{svg}rect"):
+        for name, y in places.items():
+            if bar.get("y") and 0 <= y - float(bar.get("y")) < 16:
+                first[name] = min(first.get(name, 9999), float(bar.get("x")))
+    equal(max(first, key=first.get), "rank 2", "the bar that begins last")
 
 
 def an_operation_that_waits_is_shown():
