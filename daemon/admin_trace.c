@@ -97,13 +97,15 @@ static uint64_t add_events(cJSON *list, const gwd_trace_t *trace, uint64_t most,
 
 static void add_process(cJSON *json, const gwd_server_t *server) {
     struct timespec wall = {0};
+    uint64_t now_ns;
 
+    now_ns = gwd_now_ns();
     (void)clock_gettime(CLOCK_REALTIME, &wall); /* cannot fail */
     cJSON_AddStringToObject(json, "version", server->version);
     gwd_admin_add_node(json, server->node);
     cJSON_AddStringToObject(json, "host", server->host);
     number(json, "pid", (uint64_t)getpid());
-    number(json, "monotonic_ns", gwd_now_ns());
+    number(json, "monotonic_ns", now_ns);
     number(json, "realtime_ns", (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec);
 }
 

@@ -52,12 +52,19 @@ def _is_within(inner, outer, slack_us=0.01):
     return inner["ts"] >= outer["ts"] - slack_us and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + slack_us
 
 
-def _one_is_late(ranks, late):
-    """The time that the late one slept at least, in us."""
-    begin = time.monotonic()
+def _are_submitted(daemons, n):
+    """Waits until the daemons have read so many submits of their newest groups."""
+    until(lambda: sum(rank.get("submitted", 0) for daemon in daemons
+                      for rank in max(daemon.admin_json("groups"), key=lambda group: group["id"])["ranks"]) == n,
+          f"{n} submits were read")
+
+
+def _one_is_late(daemons, ranks, late):
+    """The time that the late one slept, in us, after the others' submits."""
     for number, rank in enumerate(ranks):
         if number != late:
             rank.ok("submit k")
+    _are_submitted(daemons, len(ranks) - 1)
     begin = time.monotonic()
     time.sleep(LATE_S)
     slept = time.monotonic() - begin
@@ -90,7 +97,7 @@ def _check_order(op, *moments):
 def every_stage_on_one_node_and_the_late_rank():
     with Daemon(bystanders=False) as daemon:
         ranks = daemon.ready(3, count=300000, more="as=fc1.weight")
-        slept = _one_is_late(ranks, 1)
+        slept = _one_is_late([daemon], ranks, 1)
         trace = _trace(daemon)
         ops = [trace.op(r, 1) for r in range(3)]
         for op in ops:
@@ -100,11 +107,11 @@ def every_stage_on_one_node_and_the_late_rank():
             check("met_us" not in op["args"], "a group on one node met others")
         equal(max(ops, key=lambda e: e["ts"]), ops[1], "the last to submit")
         for op in ops:
-            check(op is ops[1] or ops[1]["ts"] - op["ts"] >= 0.9 * slept, f"rank 1 slept for {slept} us: {ops}")
-        check(ops[1]["args"]["late_us"] >= 0.9 * slept and min(op["args"]["late_us"] for op in ops) == 0, "how late it was")
+            check(op is ops[1] or ops[1]["ts"] - op["ts"] >= slept, f"rank 1 slept for {slept} us: {ops}")
+        check(ops[1]["args"]["late_us"] >= slept and min(op["args"]["late_us"] for op in ops) == 0, "how late it was")
         waits = {trace.row(e): e["dur"] for e in trace.stages if e["name"] == "wait for ranks"}
         equal(sorted(waits), ["rank 0", "rank 2"], "those who waited for rank 1")
-        check(min(waits.values()) >= 0.9 * slept, f"they waited for {waits}")
+        check(min(waits.values()) >= slept, f"they waited for {waits}")
         reductions = trace.of("reduce", 1)
         check(reductions and all(e["ts"] >= ops[1]["ts"] + ops[1]["args"]["ready_us"] - 0.01 for e in reductions),
               "no reduction, or too early")
@@ -132,15 +139,16 @@ def _check_node(trace, other):
 def every_stage_on_two_nodes_and_the_late_rank():
     with loopback(2) as daemons:
         ranks = ready(daemons, [0, 0, 1], count=400000, more=INT8)
-        slept = _one_is_late(ranks, 2)
+        slept = _one_is_late(daemons, ranks, 2)
         traces = [_trace(daemon) for daemon in daemons]
         ops = [traces[0].op(0, 1), traces[0].op(1, 1), traces[1].op(2, 1)]
         for op in ops:
             equal((op["name"], op["args"]["codec"]), ("fc1.weight", "int8"), "an operation")
             _check_order(op, "matched", "ready", "met", "reduced", "done")
         equal(len({op["args"]["sequence"] for op in ops}), 1, "sequence numbers")
-        check(min(op["args"]["met_us"] for op in ops[:2]) >= 0.9 * slept, "node 0 did not wait for node 1")
-        check(ops[2]["args"]["met_us"] < 0.5 * min(op["args"]["met_us"] for op in ops[:2]), "node 1 waited for node 0")
+        check(min(op["args"]["met_us"] for op in ops[:2]) >= slept, "node 0 did not wait for node 1")
+        waits = [op["args"]["met_us"] - op["args"]["ready_us"] for op in ops]
+        check(waits[2] < min(waits[:2]), f"node 1 waited for node 0: {waits}")
         for number, trace in enumerate(traces):
             _check_node(trace, 1 - number)
             _check_rows(trace)
@@ -161,7 +169,7 @@ def _merged(daemons, traces, slept):
     ranks = {row: e for (_, row, sequence), e in whole.ops.items() if sequence == 1 and e["name"] == "fc1.weight"}
     equal(sorted(ranks), ["rank 0", "rank 1", "rank 2"], "ranks of both")
     equal(max(ranks.values(), key=lambda e: e["ts"]), ranks["rank 2"], "the last to submit, over the nodes")
-    check(ranks["rank 2"]["ts"] - ranks["rank 0"]["ts"] >= 0.8 * slept, "how late it was, over the nodes")
+    check(ranks["rank 2"]["ts"] - ranks["rank 0"]["ts"] >= 0.5 * slept, "how late it was, over the nodes")
     _check_rows(whole)
     _drawn(daemons[0], result.stdout)
 
@@ -190,11 +198,12 @@ def an_operation_that_waits_is_shown():
     with Daemon(bystanders=False) as daemon:
         ranks = daemon.ready(2)
         ranks[0].ok("submit k")
+        _are_submitted([daemon], 1)
         time.sleep(0.05)
         trace = _trace(daemon)
         equal([key[1:] for key in trace.ops], [("rank 0", 1)], "operations")
         op = trace.op(0, 1)
-        check(op["dur"] >= 40000 and "done_us" not in op["args"], f"it goes on: {op}")
+        check(op["dur"] >= 50000 and "done_us" not in op["args"], f"it goes on: {op}")
         equal([(e["name"], e["dur"]) for e in trace.stages], [("wait for ranks", op["dur"])], "what it waits for")
         ranks[1].kill()
         until(lambda: daemon.admin_json("groups")[0]["state"] == "failed", "the group has failed")
