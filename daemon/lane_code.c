@@ -115,6 +115,7 @@ void gwd_code_partial(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
 
     if (slot->count == 0)
         return;
+    slot->marks = (gwd_marks_t){.reduce_ns = gwd_now_ns()};
     for (uint32_t i = 0; i < flight->n_in; i++)
         in[i] = (const unsigned char *)flight->in[i] + slot->first * gw_type_bytes(x->type);
     values = (const unsigned char *)flight->in[0] + slot->first * gw_type_bytes(x->type);
@@ -128,6 +129,7 @@ void gwd_code_partial(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
         slot->marks.encode_ns = gwd_now_ns();
         encode_part(flight, slot, floats(values));
     }
+    slot->marks.end_ns = gwd_now_ns();
 }
 
 /* ---- final ---------------------------------------------------------------------------------------------- */
@@ -203,16 +205,13 @@ static void final_coded(gwd_wire_flight_t *flight, gwd_slot_t *own) {
     decode_result(flight, own, false);
 }
 
-void gwd_code_final(gwd_wire_flight_t *flight, gwd_slot_t *own) {
+/* Not encoded. */
+static void final_plain(const gwd_wire_flight_t *flight, const gwd_slot_t *own) {
     const gwd_exchange_t *x = gwd_flight_exchange(flight);
     uint32_t n = gwd_flight_nodes(flight);
     const void *in[GWD_RANKS_MAX];
     void *out[GWD_RANKS_MAX];
 
-    if (gwd_code_is_coded(flight)) {
-        final_coded(flight, own);
-        return;
-    }
     for (uint32_t i = 0; i < flight->n_out; i++)
         out[i] = output(flight, own, i);
     if (!flight->combines) {
@@ -225,6 +224,14 @@ void gwd_code_final(gwd_wire_flight_t *flight, gwd_slot_t *own) {
     gw_kernel_final(x->type, x->redop, in, n, flight->op->group->nranks_all, out, flight->n_out, own->count);
 }
 
+void gwd_code_final(gwd_wire_flight_t *flight, gwd_slot_t *own) {
+    if (gwd_code_is_coded(flight))
+        final_coded(flight, own);
+    else
+        final_plain(flight, own);
+    own->marks.end_ns = gwd_now_ns();
+}
+
 void gwd_code_spread(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
     uint64_t bytes = slot->count * gw_type_bytes(gwd_flight_exchange(flight)->type);
 
@@ -233,4 +240,5 @@ void gwd_code_spread(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
     else
         for (uint32_t i = 1; i < flight->n_out; i++)
             memcpy(output(flight, slot, i), output(flight, slot, 0), bytes);
+    slot->marks.end_ns = gwd_now_ns();
 }

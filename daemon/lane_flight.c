@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "clock.h"
 #include "kernels.h"
 #include "lane_flight.h"
 
@@ -134,14 +133,6 @@ static void job_came_back(const gwd_wire_flight_t *flight, uint64_t bytes) {
         group->lane->n_running--;
 }
 
-static uint64_t shard_bytes(const gwd_slot_t *slot) {
-    return slot->count * gw_type_bytes(gwd_flight_exchange(slot->flight)->type);
-}
-
-static uint64_t chunk_bytes(const gwd_wire_flight_t *flight) {
-    return flight->at.count * gw_type_bytes(gwd_flight_exchange(flight)->type);
-}
-
 /* ---- sending and receiving ------------------------------------------------------------------------------ */
 
 /* `what` tells how the load is encoded and sealed: of a result the own slot's. */
@@ -185,19 +176,17 @@ static void do_final(gwd_job_t *job, uint64_t chunk) {
     gwd_slot_t *slot = (gwd_slot_t *)(void *)((char *)job - offsetof(gwd_slot_t, job));
 
     (void)chunk;
-    slot->marks = (gwd_marks_t){.reduce_ns = gwd_now_ns()};
     if (!gwd_flight_open_parts(slot->flight))
         return;
     gwd_code_final(slot->flight, slot);
     gwd_flight_seal_result(slot->flight);
-    slot->marks.end_ns = gwd_now_ns();
 }
 
 static void final_ended(gwd_job_t *job) {
     gwd_slot_t *slot = (gwd_slot_t *)((char *)job - offsetof(gwd_slot_t, job));
     gwd_wire_flight_t *flight = slot->flight;
 
-    job_came_back(flight, shard_bytes(slot));
+    job_came_back(flight, gwd_flight_shard_bytes(slot));
     slot->job_step = GWD_STEP_ENDED;
     gwd_flight_count_job(slot);
     gwd_flight_check_parts(flight);
@@ -217,7 +206,7 @@ static void try_final(gwd_wire_flight_t *flight) {
     own->job_step = GWD_STEP_UNDERWAY;
     own->job.work = do_final;
     own->job.on_finished = final_ended;
-    start_job(flight, &own->job, 1, shard_bytes(own));
+    start_job(flight, &own->job, 1, gwd_flight_shard_bytes(own));
 }
 
 static void part_came(gwd_pending_t *pending, gw_status_t status) {
@@ -237,16 +226,14 @@ static void do_spread(gwd_job_t *job, uint64_t chunk) {
     gwd_slot_t *slot = (gwd_slot_t *)(void *)((char *)job - offsetof(gwd_slot_t, job));
 
     (void)chunk;
-    slot->marks = (gwd_marks_t){.decode_ns = gwd_now_ns()};
     if (gwd_flight_open_result(slot->flight, slot))
         gwd_code_spread(slot->flight, slot);
-    slot->marks.end_ns = gwd_now_ns();
 }
 
 static void spread_ended(gwd_job_t *job) {
     gwd_slot_t *slot = (gwd_slot_t *)((char *)job - offsetof(gwd_slot_t, job));
 
-    job_came_back(slot->flight, shard_bytes(slot));
+    job_came_back(slot->flight, gwd_flight_shard_bytes(slot));
     slot->job_step = GWD_STEP_ENDED;
     gwd_flight_count_job(slot);
     if (slot->result_in.forged)
@@ -265,7 +252,7 @@ static void result_came(gwd_pending_t *pending, gw_status_t status) {
         slot->job_step = GWD_STEP_UNDERWAY;
         slot->job.work = do_spread;
         slot->job.on_finished = spread_ended;
-        start_job(flight, &slot->job, 1, shard_bytes(slot));
+        start_job(flight, &slot->job, 1, gwd_flight_shard_bytes(slot));
     }
     end_one(flight);
 }
@@ -288,18 +275,14 @@ static void partial_is_there(gwd_wire_flight_t *flight) {
 static void do_partial(gwd_job_t *job, uint64_t chunk) {
     gwd_wire_flight_t *flight = (gwd_wire_flight_t *)(void *)((char *)job - offsetof(gwd_wire_flight_t, job));
 
-    gwd_slot_t *slot = &flight->slots[chunk];
-
-    slot->marks = (gwd_marks_t){.reduce_ns = gwd_now_ns()};
-    gwd_code_partial(flight, slot);
-    gwd_flight_seal_part(flight, slot);
-    slot->marks.end_ns = gwd_now_ns();
+    gwd_code_partial(flight, &flight->slots[chunk]);
+    gwd_flight_seal_part(flight, &flight->slots[chunk]);
 }
 
 static void partial_ended(gwd_job_t *job) {
     gwd_wire_flight_t *flight = (gwd_wire_flight_t *)(void *)((char *)job - offsetof(gwd_wire_flight_t, job));
 
-    job_came_back(flight, chunk_bytes(flight));
+    job_came_back(flight, gwd_flight_chunk_bytes(flight));
     flight->partial = GWD_STEP_ENDED;
     for (uint32_t i = 0; i < gwd_flight_nodes(flight); i++)
         gwd_flight_count_job(&flight->slots[i]);
@@ -474,7 +457,7 @@ static void inputs_are_there(gwd_wire_flight_t *flight) {
         flight->partial = GWD_STEP_UNDERWAY;
         flight->job.work = do_partial;
         flight->job.on_finished = partial_ended;
-        start_job(flight, &flight->job, gwd_flight_nodes(flight), chunk_bytes(flight));
+        start_job(flight, &flight->job, gwd_flight_nodes(flight), gwd_flight_chunk_bytes(flight));
     } else if (flight->combines) {
         partial_is_there(flight);
     } else {

@@ -85,6 +85,15 @@ static inline gwd_slot_t *gwd_flight_own(const gwd_wire_flight_t *flight) {
     return &flight->slots[flight->op->group->wire->map->own_node];
 }
 
+/* Of a shard and a chunk as the ranks have them. */
+static inline uint64_t gwd_flight_shard_bytes(const gwd_slot_t *slot) {
+    return slot->count * gw_type_bytes(gwd_flight_exchange(slot->flight)->type);
+}
+
+static inline uint64_t gwd_flight_chunk_bytes(const gwd_wire_flight_t *flight) {
+    return flight->at.count * gw_type_bytes(gwd_flight_exchange(flight)->type);
+}
+
 /* The memory and the size of what travels. */
 typedef struct gwd_load {
     unsigned char *data;
@@ -120,7 +129,8 @@ void gwd_flight_count_job(const gwd_slot_t *slot);
 void gwd_flight_count_sent(gwd_transfer_t *transfer, gwd_wire_kind_t kind, uint64_t bytes);
 void gwd_flight_count_received(gwd_transfer_t *transfer, uint64_t bytes);
 
-/* lane_code.c. The three that compute are done by any thread, and mark when they go on to the next step. */
+/* lane_code.c. The three that compute are done by any thread, and mark what they do; so do those of lane_flight_seal.c,
+ * which begin the marks of final and spread, and move their end. */
 bool gwd_code_is_coded(const gwd_wire_flight_t *flight);
 void gwd_code_partial(gwd_wire_flight_t *flight, gwd_slot_t *slot); /* a shard of this node's partial result */
 void gwd_code_final(gwd_wire_flight_t *flight, gwd_slot_t *own);    /* the own shard, into the outputs */

@@ -60,7 +60,6 @@ void gwd_flight_count_ended(const gwd_transfer_t *transfer) {
 }
 
 void gwd_flight_count_job(const gwd_slot_t *slot) {
-    if (slot->count > 0)
-        gwd_lane_trace_marks(slot->flight->op, &slot->marks,
-                             slot->count * gw_type_bytes(gwd_flight_exchange(slot->flight)->type));
+    if (slot->count > 0 && slot->marks.end_ns > 0) /* else it did not open */
+        gwd_lane_trace_marks(slot->flight->op, &slot->marks, gwd_flight_shard_bytes(slot));
 }
