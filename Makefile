@@ -125,6 +125,7 @@ DAEMON_CUDA_OBJ := $(call objects,$(wildcard daemon/cuda/*.c))
 CLIENT_CUDA_OBJ := $(call objects,$(wildcard client/cuda/*.c))
 CTL_CUDA_OBJ := $(call objects,$(wildcard client/ctl/cuda/*.c))
 FAKE_CUDA_OBJ := $(call objects,$(wildcard tests/fake_cuda/*.c))
+RECORDER_OBJ := $(call objects,$(wildcard tests/profiler/*.c))
 
 # These use the driver API themselves, and run with the simulated driver or the real one.
 CUDA_TEST_SRC := $(wildcard tests/component/test_fake_cuda*.c tests/gpu/*.c)
@@ -157,6 +158,7 @@ LINKS := $(B)/$(SONAME) $(B)/libgradwire.so
 PLUGINS := $(if $(filter cuda,$(HAVE)),$(if $(DAEMON_CUDA_OBJ),$(B)/gradwire/gradwired-cuda.so) \
 	$(if $(CLIENT_CUDA_OBJ),$(B)/gradwire/libgradwire-cuda.so) $(if $(CTL_CUDA_OBJ),$(B)/gradwire/gwctl-cuda.so))
 FAKE_CUDA := $(if $(filter cuda,$(HAVE)),$(if $(FAKE_CUDA_OBJ),$(B)/tests/fake/libcuda.so.1))
+RECORDER := $(if $(filter cuda,$(HAVE)),$(if $(wildcard $(CUDA_HOME)/include/nvtx3/nvToolsExt.h),$(B)/tests/profiler/recorder.so))
 CUDA_TESTS := $(if $(filter cuda,$(HAVE)),$(call programs,$(CUDA_TEST_SRC)))
 # Sanitizers do not know kernels.
 KERNEL_PROGRAMS := $(if $(filter cuda,$(HAVE)),$(if $(SAN),,$(patsubst %.cu,$(B)/%,$(KERNEL_SRC))))
@@ -182,7 +184,7 @@ PYTHON_GEN := $(if $(filter protoc,$(HAVE)),$(B)/gen/gradwire_pb2.py)
 all: programs tests ## build everything that runs here
 programs: $(GRADWIRED) $(GWCTL) $(LIBRARIES) $(PLUGINS) $(UNITS) $(B)/gradwire.pc $(EXAMPLES) $(BENCHES) \
 	$(filter-out $(B)/tests/%,$(KERNEL_PROGRAMS)) ## build without tests
-tests: $(TEST_PROGRAMS) $(FAKE_CUDA) $(CUDA_TESTS) $(filter $(B)/tests/%,$(KERNEL_PROGRAMS)) \
+tests: $(TEST_PROGRAMS) $(FAKE_CUDA) $(RECORDER) $(CUDA_TESTS) $(filter $(B)/tests/%,$(KERNEL_PROGRAMS)) \
 	$(PYTHON_GEN) ## build the test programs
 
 test: all ## run all tests but the fuzzers; TESTS='unit/* simulated-driver/*' for a part
@@ -261,7 +263,7 @@ $(B)/obj/$(GPU_DEMO_DIR)/%.o: PART := $(PUBLIC) $(CUDA_INCLUDE)
 $(DAEMON_CUDA_OBJ): PART := $(SHARED) -Idaemon $(CUDA_INCLUDE)
 $(CLIENT_CUDA_OBJ): PART := $(SHARED) -Iclient $(CUDA_INCLUDE)
 $(CTL_CUDA_OBJ): PART := $(SHARED) -Iclient/ctl $(CUDA_INCLUDE)
-$(FAKE_CUDA_OBJ): PART := $(CUDA_INCLUDE)
+$(FAKE_CUDA_OBJ) $(RECORDER_OBJ): PART := $(CUDA_INCLUDE)
 $(call objects,$(CUDA_TEST_SRC)): PART := $(SHARED) -I. -Iclient -Itests/lib $(CUDA_INCLUDE)
 $(call objects,proto/plugin.c): PART += -DGW_PLUGIN_DIR='"$(PLUGINDIR)"'
 
@@ -323,6 +325,10 @@ $(PLUGINS):
 # The simulated driver, under the real one's name.
 $(FAKE_CUDA): LIBS = -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete
 $(FAKE_CUDA): $(FAKE_CUDA_OBJ)
+	$(link_plugin)
+
+# A profiler for tests, where the toolkit has NVTX.
+$(RECORDER): $(RECORDER_OBJ)
 	$(link_plugin)
 
 define link
@@ -485,7 +491,7 @@ dist: ## write $(B)/gradwire-VERSION.tar.gz from the last commit
 
 # What needs large libraries of a distribution is left out: the demo without GPUs, MPI.
 BUNDLED = $(GRADWIRED) $(GWCTL) $(LIBSHARED) $(LINKS) $(PLUGINS) $(call programs,$(BENCH_SRC) $(EXAMPLE_SRC)) $(TEST_PROGRAMS) \
-	$(FAKE_CUDA) $(CUDA_TESTS) $(GPU_DEMO) $(KERNEL_PROGRAMS) $(PYTHON_GEN)
+	$(FAKE_CUDA) $(RECORDER) $(CUDA_TESTS) $(GPU_DEMO) $(KERNEL_PROGRAMS) $(PYTHON_GEN)
 bundle: $(BUNDLED) $(HEADERS) ## write $(B)/bundle: a build folder to carry to a machine without compiler and network
 	$(Q)scripts/bundle $(B) $(patsubst $(B)/%,%,$(BUNDLED))
 

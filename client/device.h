@@ -83,7 +83,7 @@ typedef struct gw_entered {
 
 /* Streams. `stream` is the caller's gw_queue_t: NULL is the default stream. All are asynchronous; a driver's queue that
  * is full makes them wait. Between enter and leave the device's context is current, and calls are allowed although
- * another stream is being captured. All but enter, leave, check, side and back are called in between. */
+ * another stream is being captured. All but enter, leave, check, side, back and the ranges are called in between. */
 typedef struct gw_device_streams {
     gw_status_t (*enter)(gw_device_t *device, gw_entered_t *entered_out, char *text, size_t text_bytes);
     void (*leave)(const gw_entered_t *entered);
@@ -105,6 +105,10 @@ typedef struct gw_device_streams {
     gw_status_t (*event_record)(gw_event_t *event, gw_queue_t stream, char *text, size_t text_bytes);
     gw_status_t (*event_await)(gw_queue_t stream, gw_event_t *event, char *text, size_t text_bytes);
     gw_status_t (*event_test)(gw_event_t *event, char *text, size_t text_bytes); /* GW_OK or GW_IN_PROGRESS */
+
+    /* Around calls that a profiler is to show under a name, at any time; nothing without one. */
+    void (*range_begin)(const char *what, const char *name, uint64_t bytes);
+    void (*range_end)(void);
 } gw_device_streams_t;
 
 /* What the plugin exports, under the name gw_client_cuda. */
@@ -114,7 +118,7 @@ typedef struct gw_device_api {
     const gw_device_streams_t *streams;
 } gw_device_api_t;
 
-enum { GW_DEVICE_API = 1 };
+enum { GW_DEVICE_API = 2 };
 
 /* ---- device.c: loading the plugin ---- */
 

@@ -114,7 +114,7 @@ static gw_status_t copy_input(const gw_bucket_t *bucket, gw_queue_t queue, words
     return status;
 }
 
-gw_status_t gw_stream_ready(gw_bucket_t *bucket, gw_queue_t queue, uint64_t sequence) {
+static gw_status_t enqueue_ready(gw_bucket_t *bucket, gw_queue_t queue, uint64_t sequence) {
     const gw_device_streams_t *streams = gw_device_streams();
     gw_slot_t *slot = gw_slots_at(bucket->group->slots, sequence, bucket->group->credits);
     gw_entered_t entered;
@@ -132,6 +132,15 @@ gw_status_t gw_stream_ready(gw_bucket_t *bucket, gw_queue_t queue, uint64_t sequ
         status = streams->write_word(queue, word_at(bucket, &slot->ready), (uint32_t)sequence, WORDS(words));
     streams->leave(&entered);
     return pass_on(status, &words);
+}
+
+gw_status_t gw_stream_ready(gw_bucket_t *bucket, gw_queue_t queue, uint64_t sequence) {
+    const gw_device_streams_t *streams = gw_device_streams();
+
+    streams->range_begin("submit", bucket->name, bucket->send.bytes);
+    gw_status_t status = enqueue_ready(bucket, queue, sequence);
+    streams->range_end();
+    return status;
 }
 
 /* ---- bringing results back ------------------------------------------------------------------------ */
@@ -224,7 +233,7 @@ static gw_status_t enqueue_wait(gw_bucket_t *bucket, uint64_t sequence, gw_queue
 }
 
 /* Has the stream wait, and then record the event, if there is one. */
-static gw_status_t wait_and_record(gw_group_t *group, gw_record_t *record, gw_queue_t queue, gw_event_t *event) {
+static gw_status_t enqueue_all(gw_group_t *group, gw_record_t *record, gw_queue_t queue, gw_event_t *event) {
     const gw_device_streams_t *streams = gw_device_streams();
     gw_bucket_t *bucket = record->bucket;
     gw_entered_t entered;
@@ -243,6 +252,16 @@ static gw_status_t wait_and_record(gw_group_t *group, gw_record_t *record, gw_qu
     if (status == GW_OK && bucket != NULL && bucket->pending == record->sequence)
         bucket->awaited = true;
     return pass_on(status, &words);
+}
+
+static gw_status_t wait_and_record(gw_group_t *group, gw_record_t *record, gw_queue_t queue, gw_event_t *event) {
+    const gw_device_streams_t *streams = gw_device_streams();
+    const gw_bucket_t *bucket = record->bucket;
+
+    streams->range_begin("wait", bucket != NULL ? bucket->name : "", bucket != NULL ? bucket->recv.bytes : 0);
+    gw_status_t status = enqueue_all(group, record, queue, event);
+    streams->range_end();
+    return status;
 }
 
 gw_status_t gw_stream_await(gw_group_t *group, gw_record_t *record, gw_queue_t queue) {

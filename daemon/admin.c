@@ -85,19 +85,19 @@ static gw_status_t drain(gwd_server_t *server, const char *unused, cJSON **json_
 
 typedef struct admin_command {
     const char *name;
-    size_t n_arguments;
-    cJSON *(*show)(gwd_server_t *server); /* one of the two */
+    size_t n_least, n_most;               /* arguments */
+    cJSON *(*show)(gwd_server_t *server); /* one of the two, which alone is given an argument */
     gw_status_t (*change)(gwd_server_t *server, const char *argument, cJSON **json_out, char *text, size_t text_bytes);
     void (*then)(gwd_server_t *server); /* after the answer */
 } admin_command_t;
 
 static const admin_command_t commands[] = {
-    {"status", 0, gwd_admin_status, NULL, NULL},   {"clients", 0, gwd_admin_clients, NULL, NULL},
-    {"groups", 0, gwd_admin_groups, NULL, NULL},   {"buffers", 0, gwd_admin_buffers, NULL, NULL},
-    {"buckets", 0, gwd_admin_buckets, NULL, NULL}, {"stats", 0, gwd_admin_stats, NULL, NULL},
-    {"config", 0, gwd_admin_config, NULL, NULL},   {"trace", 0, gwd_admin_trace, NULL, NULL},
-    {"log-level", 1, NULL, set_log_level, NULL},   {"kick", 1, NULL, kick, NULL},
-    {"drain", 0, NULL, drain, gwd_server_drain},
+    {"status", 0, 0, gwd_admin_status, NULL, NULL},   {"clients", 0, 0, gwd_admin_clients, NULL, NULL},
+    {"groups", 0, 0, gwd_admin_groups, NULL, NULL},   {"buffers", 0, 0, gwd_admin_buffers, NULL, NULL},
+    {"buckets", 0, 0, gwd_admin_buckets, NULL, NULL}, {"stats", 0, 0, gwd_admin_stats, NULL, NULL},
+    {"config", 0, 0, gwd_admin_config, NULL, NULL},   {"trace", 0, 1, NULL, gwd_admin_trace, NULL},
+    {"log-level", 1, 1, NULL, set_log_level, NULL},   {"kick", 1, 1, NULL, kick, NULL},
+    {"drain", 0, 0, NULL, drain, gwd_server_drain},
 };
 
 static const admin_command_t *find(const char *name) {
@@ -116,7 +116,7 @@ void gwd_admin_serve(gwd_session_t *session, uint32_t request, const char *name,
     cJSON *json = NULL;
     char *printed;
 
-    if (!command || command->n_arguments != n_arguments) {
+    if (!command || n_arguments < command->n_least || n_arguments > command->n_most) {
         gwd_session_error(session, request, command ? GW_ERR_INVALID_ARGUMENT : GW_ERR_UNKNOWN_REQUEST,
                           "admin command '%s' with %zu arguments", name, n_arguments);
         return;

@@ -26,7 +26,14 @@ cJSON *gwd_admin_buffers(struct gwd_server *server);
 cJSON *gwd_admin_buckets(struct gwd_server *server);
 cJSON *gwd_admin_stats(struct gwd_server *server);
 cJSON *gwd_admin_config(struct gwd_server *server);
-cJSON *gwd_admin_trace(struct gwd_server *server);
+
+/* admin_trace.c: a page of the lanes' rings. `cursor`: that of the last page, "" for the oldest events there are, or "end"
+ * for none but those that come. Errors, with text: GW_ERR_INVALID_ARGUMENT (no such cursor), GW_ERR_NO_MEMORY. */
+gw_status_t gwd_admin_trace(struct gwd_server *server, const char *cursor, cJSON **json_out, char *text,
+                            size_t text_bytes);
+
+/* Adds the field "node", from GWD_NODE_BYTES bytes. */
+void gwd_admin_add_node(cJSON *json, const uint8_t *node);
 
 /* admin_wire.c: of an active group over several nodes. */
 cJSON *gwd_admin_wire(const gwd_group_t *group);

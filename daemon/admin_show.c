@@ -110,7 +110,7 @@ static const char *engines(const gwd_server_t *server) {
     return gwd_engine_name(GWD_ENGINE_HOST);
 }
 
-static void add_node(cJSON *json, const uint8_t node[GWD_NODE_BYTES]) {
+void gwd_admin_add_node(cJSON *json, const uint8_t *node) {
     char text[2 * GWD_NODE_BYTES + 1];
 
     for (size_t i = 0; i < GWD_NODE_BYTES; i++)
@@ -136,7 +136,7 @@ cJSON *gwd_admin_status(struct gwd_server *server) {
     uint64_t shared, resident = resident_bytes(&shared);
 
     cJSON_AddStringToObject(json, "version", server->version);
-    add_node(json, server->node);
+    gwd_admin_add_node(json, server->node);
     cJSON_AddStringToObject(json, "host", server->host);
     number(json, "pid", (uint64_t)getpid());
     cJSON_AddNumberToObject(json, "uptime_s", seconds_since(server->started_ns));
@@ -252,7 +252,7 @@ static cJSON *ranks_json(const gwd_group_t *group) {
         }
         if (host) {
             cJSON_AddStringToObject(json, "host", host);
-            add_node(json, node);
+            gwd_admin_add_node(json, node);
         }
         if (group->counters) {
             gwd_rank_counters_t *c = &group->counters->ranks[r];
@@ -448,40 +448,4 @@ cJSON *gwd_admin_stats(struct gwd_server *server) {
 
 cJSON *gwd_admin_config(struct gwd_server *server) {
     return gwd_config_json(&server->config);
-}
-
-/* ---- trace -------------------------------------------------------------------------------------- */
-
-/* Chrome's trace-event format: an instant on the track of a rank, or of the group as a whole. */
-static cJSON *trace_json(const gwd_trace_event_t *event) {
-    cJSON *json = cJSON_CreateObject(), *args = cJSON_CreateObject();
-
-    cJSON_AddStringToObject(json, "name", gwd_trace_kind_name(event->kind));
-    cJSON_AddStringToObject(json, "ph", "i");
-    cJSON_AddStringToObject(json, "s", "t");
-    cJSON_AddNumberToObject(json, "ts", (double)event->time_ns * 1e-3);
-    number(json, "pid", event->group);
-    number(json, "tid", event->kind == GWD_TRACE_SUBMIT ? event->rank + 1 : 0);
-    number(args, "sequence", event->sequence);
-    number(args, "bytes", event->bytes);
-    cJSON_AddItemToObject(json, "args", args);
-    return json;
-}
-
-cJSON *gwd_admin_trace(struct gwd_server *server) {
-    cJSON *json = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(json, "traceEvents");
-
-    for (uint32_t i = 0; i < server->n_lanes; i++) {
-        const gwd_trace_t *trace = gwd_lane_trace(server->lanes[i]);
-        uint64_t at, end;
-
-        gwd_trace_range(trace, &at, &end);
-        for (; at < end; at++) {
-            gwd_trace_event_t event;
-
-            if (gwd_trace_read(trace, at, &event))
-                cJSON_AddItemToArray(list, trace_json(&event));
-        }
-    }
-    return json;
 }

@@ -83,6 +83,10 @@ typedef struct gwd_device_backend {
 
     /* How many copies have ended since the stream was made. Thread: the lane's. Blocking: never. Errors: as copy. */
     gw_status_t (*ended)(gwd_stream_t *stream, uint64_t *n_out, char *text, size_t text_bytes);
+
+    /* Around calls that a profiler is to show under a name; nothing without one. Ranges of a thread nest. */
+    void (*range_begin)(const char *what, const char *name, uint64_t bytes);
+    void (*range_end)(void);
 } gwd_device_backend_t;
 
 /* What a plugin exports under the name gwd_cuda. */
@@ -91,6 +95,6 @@ typedef struct gwd_plugin {
     const gwd_device_backend_t *device;
 } gwd_plugin_t;
 
-enum { GWD_PLUGIN = 1 };
+enum { GWD_PLUGIN = 2 };
 
 #endif

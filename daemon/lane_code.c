@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "clock.h"
 #include "kernels.h"
 #include "lane_flight.h"
 
@@ -114,15 +115,21 @@ void gwd_code_partial(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
 
     if (slot->count == 0)
         return;
+    slot->marks = (gwd_marks_t){.reduce_ns = gwd_now_ns()};
     for (uint32_t i = 0; i < flight->n_in; i++)
         in[i] = (const unsigned char *)flight->in[i] + slot->first * gw_type_bytes(x->type);
     values = (const unsigned char *)flight->in[0] + slot->first * gw_type_bytes(x->type);
     if (flight->n_in > 1 || !gw_kernel_partial_is_input(x->type, x->redop)) {
         gw_kernel_partial(x->type, x->redop, in, flight->n_in, to, slot->count);
         values = to;
+    } else {
+        slot->marks.reduce_ns = 0; /* there is nothing to add */
     }
-    if (gwd_code_is_coded(flight) && slot != gwd_flight_own(flight))
+    if (gwd_code_is_coded(flight) && slot != gwd_flight_own(flight)) {
+        slot->marks.encode_ns = gwd_now_ns();
         encode_part(flight, slot, floats(values));
+    }
+    slot->marks.end_ns = gwd_now_ns();
 }
 
 /* ---- final ---------------------------------------------------------------------------------------------- */
@@ -185,6 +192,7 @@ static void final_coded(gwd_wire_flight_t *flight, gwd_slot_t *own) {
     float *sum = (float *)(void *)flight->sum;
 
     sum_parts(flight, own);
+    own->marks.encode_ns = gwd_now_ns();
     own->result_out.raw = !gw_codec_is_finite(sum, own->count);
     if (own->result_out.raw) {
         store(flight, own, sum);
@@ -193,19 +201,17 @@ static void final_coded(gwd_wire_flight_t *flight, gwd_slot_t *own) {
     gw_codec_encode(flight->codec, sum, rounding(flight, own, true, &round),
                     residual(kept ? kept->results : NULL, flight, own), flight->results + raw_bytes(flight, own->first),
                     own->count);
+    own->marks.decode_ns = gwd_now_ns();
     decode_result(flight, own, false);
 }
 
-void gwd_code_final(gwd_wire_flight_t *flight, gwd_slot_t *own) {
+/* Not encoded. */
+static void final_plain(const gwd_wire_flight_t *flight, const gwd_slot_t *own) {
     const gwd_exchange_t *x = gwd_flight_exchange(flight);
     uint32_t n = gwd_flight_nodes(flight);
     const void *in[GWD_RANKS_MAX];
     void *out[GWD_RANKS_MAX];
 
-    if (gwd_code_is_coded(flight)) {
-        final_coded(flight, own);
-        return;
-    }
     for (uint32_t i = 0; i < flight->n_out; i++)
         out[i] = output(flight, own, i);
     if (!flight->combines) {
@@ -218,6 +224,14 @@ void gwd_code_final(gwd_wire_flight_t *flight, gwd_slot_t *own) {
     gw_kernel_final(x->type, x->redop, in, n, flight->op->group->nranks_all, out, flight->n_out, own->count);
 }
 
+void gwd_code_final(gwd_wire_flight_t *flight, gwd_slot_t *own) {
+    if (gwd_code_is_coded(flight))
+        final_coded(flight, own);
+    else
+        final_plain(flight, own);
+    own->marks.end_ns = gwd_now_ns();
+}
+
 void gwd_code_spread(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
     uint64_t bytes = slot->count * gw_type_bytes(gwd_flight_exchange(flight)->type);
 
@@ -226,4 +240,5 @@ void gwd_code_spread(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
     else
         for (uint32_t i = 1; i < flight->n_out; i++)
             memcpy(output(flight, slot, i), output(flight, slot, 0), bytes);
+    slot->marks.end_ns = gwd_now_ns();
 }

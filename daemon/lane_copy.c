@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "clock.h"
+#include "lane_trace.h"
 #include "log.h"
 
 static void watch(gwd_lane_t *lane, gwd_copies_t *copies) {
@@ -20,21 +22,28 @@ static void device_failed(gwd_device_t *device, const char *text) {
                 device->uuid, text);
 }
 
-void gwd_lane_copying_begin(gwd_copying_t *copying, void (*ended)(gwd_copying_t *copying)) {
-    *copying = (gwd_copying_t){.ended = ended, .n = 1};
+void gwd_lane_copying_begin(gwd_copying_t *copying, const gwd_op_t *op, bool in,
+                            void (*ended)(gwd_copying_t *copying)) {
+    *copying = (gwd_copying_t){.op = op, .in = in, .ended = ended, .n = 1, .begin_ns = gwd_now_ns()};
 }
 
 /* One that cannot be started says nothing of those under way: they end, or the next look at their stream says that they
  * are lost. Until then they may still read and write. */
-void gwd_lane_copy(gwd_lane_t *lane, gwd_copying_t *copying, gwd_device_t *device, bool in, void *to, const void *from,
-                   uint64_t bytes) {
-    gwd_copies_t *copies = in ? &device->in[lane->index] : &device->out[lane->index];
+void gwd_lane_copy(gwd_copying_t *copying, gwd_device_t *device, void *to, const void *from, uint64_t bytes) {
+    gwd_lane_t *lane = copying->op->group->lane;
+    gwd_copies_t *copies = copying->in ? &device->in[lane->index] : &device->out[lane->index];
     char text[GWD_TEXT_BYTES / 2];
+    gw_status_t status;
 
     if (!atomic_load(&device->failed)) {
-        if (gwd_copies_start(copies, to, from, bytes, copying, text, sizeof(text)) == GW_OK) {
+        copies->backend->range_begin(copying->in ? "copy in" : "copy out", copying->op->parts[0].bucket->desc.name,
+                                     bytes);
+        status = gwd_copies_start(copies, to, from, bytes, copying, text, sizeof(text));
+        copies->backend->range_end();
+        if (status == GW_OK) {
             copying->n++;
-            gwd_stats_add(in ? &lane->stats.bytes_copied_in : &lane->stats.bytes_copied_out, bytes);
+            copying->bytes += bytes;
+            gwd_stats_add(copying->in ? &lane->stats.bytes_copied_in : &lane->stats.bytes_copied_out, bytes);
             watch(lane, copies);
             return;
         }
@@ -44,8 +53,12 @@ void gwd_lane_copy(gwd_lane_t *lane, gwd_copying_t *copying, gwd_device_t *devic
 }
 
 void gwd_lane_copying_started(gwd_copying_t *copying) {
-    if (--copying->n == 0)
-        copying->ended(copying);
+    if (--copying->n > 0)
+        return;
+    if (copying->bytes > 0)
+        gwd_lane_trace_span(copying->op, copying->in ? GWD_TRACE_COPY_IN : GWD_TRACE_COPY_OUT, 0, copying->bytes,
+                            copying->begin_ns, gwd_now_ns());
+    copying->ended(copying);
 }
 
 static void on_copied(void *tag) {

@@ -57,7 +57,9 @@ static void transfer_ended(gwd_transfer_t *transfer, gw_status_t status) {
     gwd_wire_flight_t *flight = transfer->slot->flight;
 
     transfer->step = GWD_STEP_ENDED;
-    if (status != GW_OK)
+    if (status == GW_OK)
+        gwd_flight_count_ended(transfer);
+    else
         gwd_wire_lost(flight->op->group, transfer->slot->node, "a transfer failed");
     end_one(flight);
 }
@@ -131,14 +133,6 @@ static void job_came_back(const gwd_wire_flight_t *flight, uint64_t bytes) {
         group->lane->n_running--;
 }
 
-static uint64_t shard_bytes(const gwd_slot_t *slot) {
-    return slot->count * gw_type_bytes(gwd_flight_exchange(slot->flight)->type);
-}
-
-static uint64_t chunk_bytes(const gwd_wire_flight_t *flight) {
-    return flight->at.count * gw_type_bytes(gwd_flight_exchange(flight)->type);
-}
-
 /* ---- sending and receiving ------------------------------------------------------------------------------ */
 
 /* `what` tells how the load is encoded and sealed: of a result the own slot's. */
@@ -192,8 +186,9 @@ static void final_ended(gwd_job_t *job) {
     gwd_slot_t *slot = (gwd_slot_t *)((char *)job - offsetof(gwd_slot_t, job));
     gwd_wire_flight_t *flight = slot->flight;
 
-    job_came_back(flight, shard_bytes(slot));
+    job_came_back(flight, gwd_flight_shard_bytes(slot));
     slot->job_step = GWD_STEP_ENDED;
+    gwd_flight_count_job(slot);
     gwd_flight_check_parts(flight);
     for (uint32_t i = 0; i < gwd_flight_nodes(flight); i++)
         if (flight->slots[i].result_out.step == GWD_STEP_EXPECTED)
@@ -211,7 +206,7 @@ static void try_final(gwd_wire_flight_t *flight) {
     own->job_step = GWD_STEP_UNDERWAY;
     own->job.work = do_final;
     own->job.on_finished = final_ended;
-    start_job(flight, &own->job, 1, shard_bytes(own));
+    start_job(flight, &own->job, 1, gwd_flight_shard_bytes(own));
 }
 
 static void part_came(gwd_pending_t *pending, gw_status_t status) {
@@ -238,8 +233,9 @@ static void do_spread(gwd_job_t *job, uint64_t chunk) {
 static void spread_ended(gwd_job_t *job) {
     gwd_slot_t *slot = (gwd_slot_t *)((char *)job - offsetof(gwd_slot_t, job));
 
-    job_came_back(slot->flight, shard_bytes(slot));
+    job_came_back(slot->flight, gwd_flight_shard_bytes(slot));
     slot->job_step = GWD_STEP_ENDED;
+    gwd_flight_count_job(slot);
     if (slot->result_in.forged)
         gwd_wire_forged(slot->flight->op->group, slot->node);
     end_one(slot->flight);
@@ -256,7 +252,7 @@ static void result_came(gwd_pending_t *pending, gw_status_t status) {
         slot->job_step = GWD_STEP_UNDERWAY;
         slot->job.work = do_spread;
         slot->job.on_finished = spread_ended;
-        start_job(flight, &slot->job, 1, shard_bytes(slot));
+        start_job(flight, &slot->job, 1, gwd_flight_shard_bytes(slot));
     }
     end_one(flight);
 }
@@ -286,8 +282,10 @@ static void do_partial(gwd_job_t *job, uint64_t chunk) {
 static void partial_ended(gwd_job_t *job) {
     gwd_wire_flight_t *flight = (gwd_wire_flight_t *)(void *)((char *)job - offsetof(gwd_wire_flight_t, job));
 
-    job_came_back(flight, chunk_bytes(flight));
+    job_came_back(flight, gwd_flight_chunk_bytes(flight));
     flight->partial = GWD_STEP_ENDED;
+    for (uint32_t i = 0; i < gwd_flight_nodes(flight); i++)
+        gwd_flight_count_job(&flight->slots[i]);
     if (!flight->mine)
         flight->mine = flight->partials;
     partial_is_there(flight);
@@ -344,7 +342,7 @@ static void take(gwd_wire_flight_t *flight, const gwd_wire_header_t *header, uin
     transfer->raw = raw;
     transfer->sealed = header->payload;
     transfer->step = GWD_STEP_UNDERWAY;
-    gwd_stats_add(&flight->op->group->lane->stats.wire_bytes_received, bytes);
+    gwd_flight_count_received(transfer, bytes);
     status = gwd_message_receive(message, load.data, transfer);
     if (status != GW_IN_PROGRESS)
         transfer->pending.ended(&transfer->pending, status);
@@ -459,7 +457,7 @@ static void inputs_are_there(gwd_wire_flight_t *flight) {
         flight->partial = GWD_STEP_UNDERWAY;
         flight->job.work = do_partial;
         flight->job.on_finished = partial_ended;
-        start_job(flight, &flight->job, gwd_flight_nodes(flight), chunk_bytes(flight));
+        start_job(flight, &flight->job, gwd_flight_nodes(flight), gwd_flight_chunk_bytes(flight));
     } else if (flight->combines) {
         partial_is_there(flight);
     } else {

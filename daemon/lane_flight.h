@@ -2,13 +2,14 @@
  *
  * Inner header of lane_flight.c (what happens when), lane_code.c (what is done with the numbers), lane_flight_copy.c
  * (copies from and to devices), lane_flight_seal.c (what of it is encrypted, and where), lane_flight_memory.c (the
- * memory) and lane_flight_count.c (what it took).
+ * memory) and lane_flight_count.c (what it took, also for the trace).
  */
 #ifndef GWD_LANE_FLIGHT_H
 #define GWD_LANE_FLIGHT_H
 
 #include "codec.h"
 #include "lane_copy.h"
+#include "lane_trace.h"
 #include "lane_wire.h"
 #include "residual.h"
 
@@ -21,9 +22,10 @@ typedef struct gwd_transfer {
     gwd_pending_t pending; /* first */
     gwd_slot_t *slot;
     gwd_step_t step;
-    bool raw;            /* not encoded, though others are: there were infinities or NaNs */
-    bool forged;         /* it did not open */
-    gwd_sealed_t sealed; /* where there is a cipher; of all results that go out: the own slot's */
+    uint64_t begin_ns, bytes; /* when it began, and what travels; 0: it has not */
+    bool raw;                 /* not encoded, though others are: there were infinities or NaNs */
+    bool forged;              /* it did not open */
+    gwd_sealed_t sealed;      /* where there is a cipher; of all results that go out: the own slot's */
 } gwd_transfer_t;
 
 /* What concerns one node: its shard, which nobody has in a collective where another owns all, and the transfers with it. */
@@ -34,6 +36,7 @@ struct gwd_slot {
     gwd_transfer_t part_out, part_in, result_out, result_in;
     gwd_job_t job; /* of the own shard: final; of others: spread */
     gwd_step_t job_step;
+    gwd_marks_t marks; /* of the last job that worked on it */
 };
 
 struct gwd_wire_flight {
@@ -82,6 +85,15 @@ static inline gwd_slot_t *gwd_flight_own(const gwd_wire_flight_t *flight) {
     return &flight->slots[flight->op->group->wire->map->own_node];
 }
 
+/* Of a shard and a chunk as the ranks have them. */
+static inline uint64_t gwd_flight_shard_bytes(const gwd_slot_t *slot) {
+    return slot->count * gw_type_bytes(gwd_flight_exchange(slot->flight)->type);
+}
+
+static inline uint64_t gwd_flight_chunk_bytes(const gwd_wire_flight_t *flight) {
+    return flight->at.count * gw_type_bytes(gwd_flight_exchange(flight)->type);
+}
+
 /* The memory and the size of what travels. */
 typedef struct gwd_load {
     unsigned char *data;
@@ -109,12 +121,16 @@ gwd_load_t gwd_flight_result_out(const gwd_wire_flight_t *flight, bool raw);
 gwd_load_t gwd_flight_result_in(const gwd_wire_flight_t *flight, const gwd_slot_t *slot, bool raw);
 void gwd_flight_check_parts(const gwd_wire_flight_t *flight); /* the lane: fails the group if some did not open */
 
-/* lane_flight_count.c: an operation begins, and has ended; a transfer of it is sent. */
+/* lane_flight_count.c: an operation begins, and has ended; a transfer of it begins, and has ended; a job has ended. */
 void gwd_flight_count_begin(gwd_op_t *op);
 void gwd_flight_count_end(const gwd_op_t *op);
-void gwd_flight_count_sent(const gwd_transfer_t *transfer, gwd_wire_kind_t kind, uint64_t bytes);
+void gwd_flight_count_ended(const gwd_transfer_t *transfer);
+void gwd_flight_count_job(const gwd_slot_t *slot);
+void gwd_flight_count_sent(gwd_transfer_t *transfer, gwd_wire_kind_t kind, uint64_t bytes);
+void gwd_flight_count_received(gwd_transfer_t *transfer, uint64_t bytes);
 
-/* lane_code.c. The three that compute are done by any thread. */
+/* lane_code.c. The three that compute are done by any thread, and mark what they do; so do those of lane_flight_seal.c,
+ * which begin the marks of final and spread, and move their end. */
 bool gwd_code_is_coded(const gwd_wire_flight_t *flight);
 void gwd_code_partial(gwd_wire_flight_t *flight, gwd_slot_t *slot); /* a shard of this node's partial result */
 void gwd_code_final(gwd_wire_flight_t *flight, gwd_slot_t *own);    /* the own shard, into the outputs */

@@ -72,17 +72,16 @@ static void copies_ended(gwd_copying_t *copying) {
 static void start(gwd_wire_flight_t *flight) {
     const gwd_op_t *op = flight->op;
     gwd_copying_t *copying = &flight->copying;
-    gwd_lane_t *lane = op->group->lane;
     uint64_t bytes = flight->at.count * gw_type_bytes(op->job.exchange.type);
 
-    gwd_lane_copying_begin(copying, copies_ended);
+    gwd_lane_copying_begin(copying, op, flight->copies_in, copies_ended);
     for (uint32_t i = 0; i < op->group->nranks && op->group->status == GW_OK && !copying->lost; i++) {
         const gwd_bucket_t *bucket = op->parts[i].bucket;
 
         if (flight->copies_in && is_input(flight, i) && bucket->send_device)
-            gwd_lane_copy(lane, copying, bucket->send_device, true, block_of(flight, i), sent_by(flight, i), bytes);
+            gwd_lane_copy(copying, bucket->send_device, block_of(flight, i), sent_by(flight, i), bytes);
         if (!flight->copies_in && is_output(flight, i) && bucket->recv_device)
-            gwd_lane_copy(lane, copying, bucket->recv_device, false, received_by(flight, i), flight->result, bytes);
+            gwd_lane_copy(copying, bucket->recv_device, received_by(flight, i), flight->result, bytes);
     }
     gwd_lane_copying_started(copying);
 }

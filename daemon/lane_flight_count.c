@@ -1,4 +1,5 @@
-/* lane_flight_count.c - what all_reduces between nodes take, by size and codec: for `gwctl groups`. See lane_flight.h */
+/* lane_flight_count.c - what operations between nodes take: all_reduces by size and codec, for `gwctl groups`; and each
+ * step of all, for `gwctl trace`. See lane_flight.h */
 #include "clock.h"
 #include "lane_flight.h"
 
@@ -8,6 +9,7 @@ void gwd_flight_count_begin(gwd_op_t *op) {
 
     op->wire_counters = NULL;
     op->wire_begin_ns = gwd_now_ns();
+    gwd_lane_trace_moment(op, GWD_TRACE_MET, 0, 0, op->wire_begin_ns);
     if (bucket->desc.collective == GW_ALL_REDUCE)
         op->wire_counters = &op->group->counters->wire[gwd_size_class(bytes)][op->wire_codec];
 }
@@ -22,11 +24,22 @@ void gwd_flight_count_end(const gwd_op_t *op) {
     gwd_stats_add(&counters->ops, 1);
 }
 
-void gwd_flight_count_sent(const gwd_transfer_t *transfer, gwd_wire_kind_t kind, uint64_t bytes) {
+static void begin(gwd_transfer_t *transfer, uint64_t bytes) {
+    transfer->begin_ns = gwd_now_ns();
+    transfer->bytes = bytes;
+}
+
+void gwd_flight_count_received(gwd_transfer_t *transfer, uint64_t bytes) {
+    gwd_stats_add(&transfer->slot->flight->op->group->lane->stats.wire_bytes_received, bytes);
+    begin(transfer, bytes);
+}
+
+void gwd_flight_count_sent(gwd_transfer_t *transfer, gwd_wire_kind_t kind, uint64_t bytes) {
     const gwd_slot_t *slot = transfer->slot;
     const gwd_op_t *op = slot->flight->op;
     uint64_t before;
 
+    begin(transfer, bytes);
     gwd_stats_add(&op->group->lane->stats.wire_bytes_sent, bytes);
     if (!op->wire_counters)
         return;
@@ -36,4 +49,17 @@ void gwd_flight_count_sent(const gwd_transfer_t *transfer, gwd_wire_kind_t kind,
     /* Several lanes may carry the operation. */
     atomic_fetch_add_explicit(&op->wire_counters->sent, bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&op->wire_counters->bytes_before, before, memory_order_relaxed);
+}
+
+void gwd_flight_count_ended(const gwd_transfer_t *transfer) {
+    const gwd_slot_t *slot = transfer->slot;
+    bool is_out = transfer == &slot->part_out || transfer == &slot->result_out;
+
+    gwd_lane_trace_span(slot->flight->op, is_out ? GWD_TRACE_SENT : GWD_TRACE_RECEIVED, slot->node, transfer->bytes,
+                        transfer->begin_ns, gwd_now_ns());
+}
+
+void gwd_flight_count_job(const gwd_slot_t *slot) {
+    if (slot->count > 0 && slot->marks.end_ns > 0) /* else it did not open */
+        gwd_lane_trace_marks(slot->flight->op, &slot->marks, gwd_flight_shard_bytes(slot));
 }

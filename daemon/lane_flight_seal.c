@@ -5,6 +5,7 @@
  *   a partial result that is a rank's input     to `partials`
  *   a result that no codec encodes              to `sum`; and one that comes in waits in `results`
  */
+#include "clock.h"
 #include "lane_flight.h"
 
 static gwd_cipher_t *cipher_of(const gwd_wire_flight_t *flight) {
@@ -43,10 +44,13 @@ void gwd_flight_seal_part(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
 
     if (!cipher_of(flight) || slot->count == 0 || slot == gwd_flight_own(flight))
         return;
+    if (slot->marks.encode_ns == 0)
+        slot->marks.encode_ns = gwd_now_ns();
     from = (to = gwd_flight_part_out(flight, slot)).data;
     if (flight->mine && (!gwd_code_is_coded(flight) || slot->part_out.raw))
         from = flight->mine + place(flight, slot);
     gwd_cipher_seal(cipher_of(flight), from, to.bytes, to.data, &slot->part_out.sealed);
+    slot->marks.end_ns = gwd_now_ns();
 }
 
 void gwd_flight_seal_result(gwd_wire_flight_t *flight) {
@@ -55,14 +59,18 @@ void gwd_flight_seal_result(gwd_wire_flight_t *flight) {
 
     if (!cipher_of(flight) || flight->at.n_out == 1)
         return;
+    if (own->marks.encode_ns == 0)
+        own->marks.encode_ns = gwd_now_ns();
     from = gwd_code_result_out(flight, own->result_out.raw);
     to = gwd_flight_result_out(flight, own->result_out.raw);
     gwd_cipher_seal(cipher_of(flight), from.data, from.bytes, to.data, &own->result_out.sealed);
+    own->marks.end_ns = gwd_now_ns();
 }
 
 bool gwd_flight_open_parts(gwd_wire_flight_t *flight) {
     bool opened = true;
 
+    gwd_flight_own(flight)->marks = (gwd_marks_t){.reduce_ns = gwd_now_ns()};
     for (uint32_t i = 0; cipher_of(flight) && flight->combines && i < gwd_flight_nodes(flight); i++) {
         gwd_transfer_t *part = &flight->slots[i].part_in;
         gwd_load_t load = gwd_code_part_in(flight, i, part->raw);
@@ -80,6 +88,7 @@ bool gwd_flight_open_result(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
     gwd_load_t from = gwd_flight_result_in(flight, slot, result->raw),
                to = gwd_code_result_in(flight, slot, result->raw);
 
+    slot->marks = (gwd_marks_t){.decode_ns = gwd_now_ns()};
     if (cipher_of(flight))
         result->forged =
             !gwd_cipher_open(cipher_of(flight), slot->node, from.data, from.bytes, &result->sealed, to.data);

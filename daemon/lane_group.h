@@ -44,6 +44,7 @@ typedef struct gwd_op {
     gw_status_t status;
     uint32_t n_submitted, last_rank;
     uint64_t first_ns, matched_ns;
+    uint64_t run_ns, run_bytes; /* when all inputs were ready; of the largest bucket */
     bool late_reported;
     struct gwd_op *next_waiting; /* in the lane's list of operations whose inputs are not ready */
     gwd_part_t *parts;           /* nranks */

@@ -10,6 +10,7 @@
 
 #include "clock.h"
 #include "frame.h"
+#include "lane_trace.h"
 #include "log.h"
 
 enum {
@@ -17,10 +18,6 @@ enum {
     MISMATCHES_LOGGED = 4, /* of a group; statistics count them all */
     POLLED_AT_ONCE = 64,   /* operations whose inputs are not ready, in one turn of the lane */
 };
-
-static void trace(const gwd_op_t *op, gwd_trace_kind_t kind, uint32_t rank, uint64_t bytes, uint64_t now_ns) {
-    gwd_trace_add(op->group->lane->trace, &(gwd_trace_event_t){now_ns, kind, op->group->id, rank, op->sequence, bytes});
-}
 
 static void futex_wake_all(_Atomic uint32_t *word) {
     /* Nobody waiting is no error, and a bad address cannot be: the daemon mapped it. */
@@ -100,7 +97,7 @@ static void free_op(gwd_op_t *op) {
 static void count_end(gwd_op_t *op, gw_status_t status, uint64_t now_ns) {
     gwd_stats_t *stats = &op->group->lane->stats;
 
-    trace(op, status == GW_OK ? GWD_TRACE_DONE : GWD_TRACE_FAILED, 0, 0, now_ns);
+    gwd_lane_trace_moment(op, status == GW_OK ? GWD_TRACE_DONE : GWD_TRACE_FAILED, (uint32_t)status, 0, now_ns);
     if (status != GW_OK) {
         gwd_stats_add(status == GW_ERR_MISMATCH ? &stats->ops_mismatched : &stats->ops_lost, 1);
         return;
@@ -131,6 +128,7 @@ static void on_job_finished(gwd_job_t *job) {
     gwd_op_t *op = (gwd_op_t *)(void *)job;
 
     op->group->lane->n_running--;
+    gwd_lane_trace_span(op, GWD_TRACE_REDUCE, 0, op->run_bytes, op->run_ns, gwd_now_ns());
     gwd_lane_op_finished(op);
 }
 
@@ -139,7 +137,7 @@ static void run(gwd_op_t *op) {
     const gwd_bucket_desc_t *desc = &op->parts[0].bucket->desc;
     gwd_exchange_t *x = &op->job.exchange;
     const gwd_plan_row_t *row;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, now_ns;
 
     for (uint32_t r = 0; r < group->nranks; r++) {
         const gwd_bucket_t *bucket = op->parts[r].bucket;
@@ -156,21 +154,20 @@ static void run(gwd_op_t *op) {
     x->redop = desc->redop;
     x->root = desc->root;
     x->count = desc->count;
+    op->run_ns = gwd_now_ns();
+    op->run_bytes = bytes;
+    gwd_lane_trace_moment(op, GWD_TRACE_READY, 0, bytes, op->run_ns);
+    gwd_stats_add(&group->lane->stats.bytes_reduced, bytes);
     if (group->wire) {
-        gwd_stats_add(&group->lane->stats.bytes_reduced, bytes);
         gwd_lane_wire_meet(op);
         return;
     }
     row = gwd_plan_row(&group->plan, bytes);
     if (bytes > 0 && gwd_lane_is_staged(op)) {
-        trace(op, GWD_TRACE_READY, 0, bytes, gwd_now_ns());
-        gwd_stats_add(&group->lane->stats.bytes_reduced, bytes);
         gwd_lane_stage(op, bytes);
         return;
     }
     op->job.n_chunks = gwd_exchange_plan(x, row->chunk_bytes);
-    trace(op, GWD_TRACE_READY, 0, bytes, gwd_now_ns());
-    gwd_stats_add(&group->lane->stats.bytes_reduced, bytes);
     gwd_stats_add(&group->lane->stats.chunks_reduced, op->job.n_chunks);
     if (row->chunk_bytes != 0 && op->job.n_chunks != 0) {
         op->state = GWD_OP_RUNNING;
@@ -183,14 +180,17 @@ static void run(gwd_op_t *op) {
     gwd_stats_add(&group->lane->stats.ops_inline, 1);
     for (uint64_t i = 0; i < op->job.n_chunks; i++)
         gwd_exchange_chunk(x, i);
-    trace(op, GWD_TRACE_REDUCED, 0, bytes, gwd_now_ns());
+    now_ns = gwd_now_ns();
+    gwd_lane_trace_span(op, GWD_TRACE_REDUCE, 0, bytes, bytes > 0 ? op->run_ns : 0, now_ns);
+    gwd_lane_trace_moment(op, GWD_TRACE_REDUCED, 0, bytes, now_ns);
     gwd_lane_op_end(op, GW_OK);
 }
 
 void gwd_lane_op_finished(gwd_op_t *op) {
     gwd_lane_group_t *group = op->group;
 
-    trace(op, GWD_TRACE_REDUCED, 0, 0, gwd_now_ns());
+    if (group->status == GW_OK)
+        gwd_lane_trace_moment(op, GWD_TRACE_REDUCED, 0, op->run_bytes, gwd_now_ns());
     group->n_running--;
     gwd_lane_op_end(op, group->status);
     gwd_lane_unstall(group);
@@ -250,7 +250,7 @@ static void count_last(gwd_op_t *op, gwd_lane_rank_t *last) {
 static void matched(gwd_op_t *op, gwd_lane_rank_t *last, uint64_t now_ns) {
     op->matched_ns = now_ns;
     count_last(op, last);
-    trace(op, GWD_TRACE_MATCHED, 0, 0, now_ns);
+    gwd_lane_trace_moment(op, GWD_TRACE_MATCHED, last->info.rank, 0, now_ns);
     if (inputs_ready(op)) {
         run(op);
         return;
@@ -327,7 +327,7 @@ static void join_op(gwd_op_t *op, gwd_lane_rank_t *rank, gwd_bucket_t *bucket, c
     rank->submitted = submit->sequence;
     rank->last_queue = submit->queue;
     atomic_store_explicit(&rank->counters->submitted, submit->sequence, memory_order_relaxed);
-    trace(op, GWD_TRACE_SUBMIT, rank->info.rank, bucket->bytes, now_ns);
+    gwd_lane_trace_submit(op, rank, bucket, now_ns);
 
     if (op->state == GWD_OP_FAILED)
         gwd_lane_op_end(op, op->status);

@@ -14,7 +14,9 @@
 
 #include <stdlib.h>
 
+#include "clock.h"
 #include "lane_copy.h"
+#include "lane_trace.h"
 
 enum { PASSED_OVER_MAX = 16 }; /* groups, in one turn: each costs a look at all operations */
 
@@ -23,7 +25,7 @@ struct gwd_flight {
     gwd_op_t *op;
     gwd_flight_t *next; /* in the group's list of free ones */
     gwd_chunk_t chunk;
-    uint64_t bytes;
+    uint64_t bytes, reduce_ns; /* when the reduction began */
     gwd_copying_t copying;
     uint32_t reserved;         /* copies that it may have under way at most */
     void *result;              /* the block that goes out to devices; NULL: it goes to none */
@@ -135,12 +137,12 @@ static void on_out(gwd_copying_t *copying) {
 }
 
 static void go_out(gwd_flight_t *flight) {
-    gwd_lane_copying_begin(&flight->copying, on_out);
+    gwd_lane_copying_begin(&flight->copying, flight->op, false, on_out);
     for (uint32_t i = 0; i < flight->chunk.n_out && goes_on(flight->op) && !flight->copying.lost; i++) {
         gwd_device_t *device = out_device(flight, i);
 
         if (device)
-            gwd_lane_copy(flight->op->group->lane, &flight->copying, device, false,
+            gwd_lane_copy(&flight->copying, device,
                           (unsigned char *)flight->op->parts[flight->chunk.first_out + i].bucket->recv +
                               flight->chunk.out_bytes,
                           flight->result, flight->bytes);
@@ -148,8 +150,13 @@ static void go_out(gwd_flight_t *flight) {
     gwd_lane_copying_started(&flight->copying);
 }
 
+static void reduced(gwd_flight_t *flight) {
+    gwd_lane_trace_span(flight->op, GWD_TRACE_REDUCE, 0, flight->bytes, flight->reduce_ns, gwd_now_ns());
+    go_out(flight);
+}
+
 static void on_reduced(gwd_job_t *job) {
-    go_out((gwd_flight_t *)(void *)job);
+    reduced((gwd_flight_t *)(void *)job);
 }
 
 /* Host memory of a rank is written by the reduction itself. */
@@ -172,6 +179,7 @@ static void go_reduce(gwd_flight_t *flight) {
         go_out(flight);
         return;
     }
+    flight->reduce_ns = gwd_now_ns();
     *x = (gwd_exchange_t){.collective = GW_ALL_REDUCE,
                           .type = op->job.exchange.type,
                           .redop = op->job.exchange.redop,
@@ -184,7 +192,7 @@ static void go_reduce(gwd_flight_t *flight) {
     if (flight->bytes * flight->chunk.n_in <= op->group->plan.inline_bytes) {
         (void)gwd_exchange_plan(x, 0);
         gwd_exchange_chunk(x, 0);
-        go_out(flight);
+        reduced(flight);
         return;
     }
     flight->job.n_chunks = gwd_exchange_plan(x, op->group->plan.device_piece_bytes);
@@ -316,10 +324,10 @@ static bool start_flight(gwd_op_t *op) {
         return false;
     op->next_chunk++;
     op->n_flights++;
-    gwd_lane_copying_begin(&flight->copying, on_in);
+    gwd_lane_copying_begin(&flight->copying, op, true, on_in);
     for (uint32_t i = 0; i < flight->chunk.n_in && !flight->copying.lost; i++)
         if (flight->blocks[i])
-            gwd_lane_copy(op->group->lane, &flight->copying, in_device(flight, i), true, flight->blocks[i],
+            gwd_lane_copy(&flight->copying, in_device(flight, i), flight->blocks[i],
                           (const unsigned char *)op->parts[flight->chunk.first_in + i].bucket->send +
                               flight->chunk.in_bytes,
                           flight->bytes);

@@ -36,14 +36,6 @@ int gwctl_kick(const gwctl_options_t *options, const char *const *arguments, siz
     return code;
 }
 
-int gwctl_trace(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments) {
-    /* The trace is JSON for another program in any case. */
-    gwctl_options_t as_json = *options;
-    cJSON *nothing;
-    as_json.json = true;
-    return gwctl_fetch(&as_json, "trace", arguments, n_arguments, &nothing);
-}
-
 int gwctl_version(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments) {
     gwctl_connection_t connection;
     (void)arguments;

@@ -37,7 +37,10 @@
  *               "driver"?, "cuda"?, "links"?: [[text]], "copies"?: {...}}, made by gwctl itself, see topo_json.c
  *   links      {"interval_s", "interfaces": [{...}], "host": {...}, "rdma": [{...}]}, made by gwctl itself, see
  *              links_json.c
- *   trace      {"traceEvents": [...]}, as Chrome's trace viewer and Perfetto read it
+ *   trace      {"version", "node", "host", "pid", "monotonic_ns", "realtime_ns", "events": [{"kind", "group", "sequence",
+ *               "time_ns", "name"?, "codec"?, "rank"?, "node"?, "status"?, "duration_ns"?, "bytes"?}], "lost",
+ *               "more": true | false, "cursor": text}
+ *              argument: the cursor of the last page, "end", or none. What is printed is made by gwctl, see trace.h
  *
  * Failures come as an Error message in place of the reply.
  */
@@ -68,6 +71,9 @@ typedef struct gwctl_options {
     const char *devices[GWCTL_PICKS_MAX];
     size_t n_devices; /* 0: all */
     bool no_measure;
+    double seconds;       /* 0: what there is */
+    const char *out_path; /* NULL: stdout */
+    bool merge;
 } gwctl_options_t;
 
 /* ---- ask.c: the connection ---------------------------------------------------------------------- */

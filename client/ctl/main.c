@@ -9,7 +9,15 @@
 #include "gradwire.h"
 
 /* Options that only some commands take. */
-enum { GWCTL_TAKES_JSON = 1, GWCTL_TAKES_WATCH = 2, GWCTL_TAKES_PROMETHEUS = 4, GWCTL_TAKES_DEVICES = 8 };
+enum {
+    GWCTL_TAKES_JSON = 1,
+    GWCTL_TAKES_WATCH = 2,
+    GWCTL_TAKES_PROMETHEUS = 4,
+    GWCTL_TAKES_DEVICES = 8,
+    GWCTL_TAKES_TRACE = 16,
+};
+
+enum { GWCTL_FILES_MAX = 64 };
 
 typedef struct gwctl_command {
     const char *name;
@@ -33,7 +41,8 @@ static const gwctl_command_t commands[] = {
      gwctl_log_level},
     {"drain", "", 0, GWCTL_TAKES_JSON, "take nothing new, let groups end, then exit; again: exit now", gwctl_drain},
     {"kick", "CLIENT", 1, GWCTL_TAKES_JSON, "disconnect a client; its groups fail", gwctl_kick},
-    {"trace", "", 0, GWCTL_TAKES_JSON, "the last events of every lane, for chrome://tracing or Perfetto", gwctl_trace},
+    {"trace", "", 0, GWCTL_TAKES_JSON | GWCTL_TAKES_TRACE,
+     "what each rank waited for and the daemon did, for Perfetto or chrome://tracing", gwctl_trace},
     {"topo", "", 0, GWCTL_TAKES_JSON | GWCTL_TAKES_DEVICES,
      "the GPUs, the links between them, and how fast they copy; needs no daemon", gwctl_topo},
     {"links", "", 0, GWCTL_TAKES_JSON | GWCTL_TAKES_WATCH | GWCTL_TAKES_DEVICES,
@@ -64,6 +73,9 @@ static void print_help(void) {
           "  --no-measure        topo: copy nothing, make no context on a GPU; links: show no rates\n"
           "  --device WHICH      topo: this GPU only, by index or UUID; links: this interface or RDMA device;\n"
           "                      may be repeated\n"
+          "  --seconds N         trace: what happens from now on for so long, not what has happened last\n"
+          "  --out FILE          trace: write to this file\n"
+          "  --merge             trace: make one of the files that follow, of several nodes\n"
           "  --list-commands     print the names of the commands\n"
           "  --version           print the version of gwctl\n"
           "  -h, --help          print this\n\n"
@@ -103,7 +115,7 @@ static bool parse_seconds(const char *text, double *seconds_out) {
 /* What is on the command line. */
 typedef struct gwctl_line {
     gwctl_options_t options;
-    const char *words[8];
+    const char *words[1 + GWCTL_FILES_MAX];
     size_t n_words;
     bool help, names, version;
 } gwctl_line_t;
@@ -115,9 +127,38 @@ static int add_device(const char *which, gwctl_options_t *options) {
     return GWCTL_OK;
 }
 
+/* The options of trace; false: it is none of them. As parse_option. */
+static bool parse_trace_option(int argc, char **argv, int *place, gwctl_options_t *options, int *code_out) {
+    const char *option = argv[*place];
+    const char *value = *place + 1 < argc ? argv[*place + 1] : NULL;
+    *code_out = GWCTL_OK;
+    if (strcmp(option, "--merge") == 0) {
+        options->merge = true;
+        return true;
+    }
+    bool is_out = strncmp(option, "--out", 5) == 0 && (option[5] == '=' || option[5] == '\0');
+    bool is_seconds = strncmp(option, "--seconds", 9) == 0 && (option[9] == '=' || option[9] == '\0');
+    if (!is_out && !is_seconds)
+        return false;
+    if (strchr(option, '=') != NULL)
+        value = strchr(option, '=') + 1;
+    else if (value != NULL)
+        ++*place;
+    if (is_out && value != NULL && *value != '\0')
+        options->out_path = value;
+    else if (is_out)
+        *code_out = complain("--out needs a path", "");
+    else if (value == NULL || !parse_seconds(value, &options->seconds))
+        *code_out = complain("--seconds wants 0.1 to 86400 seconds, not ", value != NULL ? value : "nothing");
+    return true;
+}
+
 /* Takes the option at argv[*place] and moves *place to its last word. */
 static int parse_option(int argc, char **argv, int *place, gwctl_line_t *line) {
     const char *option = argv[*place];
+    int code;
+    if (parse_trace_option(argc, argv, place, &line->options, &code))
+        return code;
     if (strcmp(option, "--help") == 0 || strcmp(option, "-h") == 0) {
         line->help = true;
     } else if (strcmp(option, "--version") == 0) {
@@ -176,7 +217,12 @@ static int check_line(const gwctl_line_t *line, const gwctl_command_t *command) 
         fprintf(stderr, "gwctl: %s needs %s: see `gwctl --help`\n", command->name, command->arguments);
         return GWCTL_USAGE;
     }
-    if (line->n_words - 1 > command->n_arguments)
+    if ((line->options.merge || line->options.seconds > 0 || line->options.out_path != NULL) &&
+        !(command->takes & GWCTL_TAKES_TRACE))
+        return complain("--merge, --seconds and --out do not go with ", command->name);
+    if (line->options.merge && (line->n_words < 3 || line->options.seconds > 0))
+        return complain("--merge wants two files or more, and no --seconds", "");
+    if (line->n_words - 1 > command->n_arguments && !line->options.merge)
         return complain("too many arguments for ", command->name);
     if (line->options.watch_s > 0 && !(command->takes & GWCTL_TAKES_WATCH))
         return complain("--watch does not go with ", command->name);

@@ -4,6 +4,7 @@
  * as well. A write comes after everything that the stream did before, also for the CPU.
  */
 #include "driver.h"
+#include "nvtx.h"
 
 #include <stdio.h>
 
@@ -132,4 +133,6 @@ const gw_device_streams_t gw_cuda_streams = {
     .event_record = event_record,
     .event_await = event_await,
     .event_test = event_test,
+    .range_begin = gw_nvtx_begin,
+    .range_end = gw_nvtx_end,
 };

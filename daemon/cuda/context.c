@@ -5,6 +5,7 @@
 
 #include "driver.h"
 #include "held.h"
+#include "nvtx.h"
 
 enum { UUID_TEXT_BYTES = 37 };
 
@@ -128,8 +129,8 @@ static void unpin(gwd_context_t *context, void *address) {
 }
 
 static const gwd_device_backend_t table = {
-    &gwd_cuda_memory,    open_device,          close_device,  pin,           unpin,
-    gwd_cuda_stream_new, gwd_cuda_stream_free, gwd_cuda_copy, gwd_cuda_ended};
+    &gwd_cuda_memory,     open_device,   close_device,   pin,           unpin,      gwd_cuda_stream_new,
+    gwd_cuda_stream_free, gwd_cuda_copy, gwd_cuda_ended, gw_nvtx_begin, gw_nvtx_end};
 
 extern const gwd_plugin_t gwd_cuda;
 __attribute__((visibility("default"))) const gwd_plugin_t gwd_cuda = {GWD_PLUGIN, &table};

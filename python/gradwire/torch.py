@@ -11,9 +11,12 @@ Registered once for each model, on all ranks, after DDP has been made and before
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import queue
 import threading
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -37,6 +40,22 @@ def _context(socket: str | None) -> Context:
     if socket not in _contexts:
         _contexts[socket] = Context(socket)
     return _contexts[socket]
+
+
+_has_cuda = functools.lru_cache(maxsize=None)(torch.cuda.is_available)  # asked once: it takes a while
+
+
+@contextlib.contextmanager
+def _range(name: str) -> Iterator[None]:
+    """What is done within it has this name in a profiler of the GPU, if torch has CUDA."""
+    if not _has_cuda():
+        yield
+        return
+    torch.cuda.nvtx.range_push(name)
+    try:
+        yield
+    finally:
+        torch.cuda.nvtx.range_pop()
 
 
 class _Waiter:
@@ -140,7 +159,8 @@ class Hook:
             return future
         if bucket.index() == 0:
             self.group.check()  # a step that has failed is not followed by another
-        return self._on_device(bucket, flat) if flat.is_cuda else self._on_host(bucket, flat)
+        with _range(f"gradwire ddp.{bucket.index()}"):
+            return self._on_device(bucket, flat) if flat.is_cuda else self._on_host(bucket, flat)
 
     def check(self) -> None:
         """Raises unless all gradients so far can be trusted. For steps on a GPU: those that have ended."""

@@ -72,9 +72,10 @@ def _waited(daemon, priority):
         for rank in ranks:
             rank.ok(f"wait g {op} {20000 * SLOW}")
             rank.ok(f"wait g {op + 1} {20000 * SLOW}")
-        group = max(e["pid"] for e in daemon.admin_json("trace")["traceEvents"])
-        at = {(e["name"], e["args"]["sequence"]): e["ts"] for e in daemon.admin_json("trace")["traceEvents"]
-              if e["pid"] == group}
+        events = [e for e in daemon.admin_json("trace")["traceEvents"] if e.get("cat") == "operation"]
+        group = max(e["pid"] for e in events)
+        at = {(moment, e["args"]["sequence"]): e["ts"] + e["args"][f"{moment}_us"]
+              for e in events if e["pid"] == group for moment in ("matched", "done")}
         begin = at["matched", op + 1]
         if at["done", op] - begin > 4000:  # us; otherwise the large one was nearly done when the small one came
             for rank in ranks:

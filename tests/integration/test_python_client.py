@@ -494,7 +494,7 @@ def test_admin(checks, daemon):
     with Ranks(daemon, 2) as ranks, gw.Client(daemon.admin) as admin:
         all_equal(ranks.run(), "GW_OK")
         ranks.clients[0].unique_id()
-        for command in ("status", "clients", "groups", "buffers", "buckets", "config"):
+        for command in ("status", "clients", "groups", "buffers", "buckets", "config", "trace"):
             with checks(f"admin: {command} has the documented fields"):
                 document = json.loads(admin.admin(command))
                 if isinstance(document, list):
@@ -505,8 +505,8 @@ def test_admin(checks, daemon):
         with checks("admin: stats and trace"):
             stats = json.loads(admin.admin("stats"))
             assert {"name", "kind", "unit", "help", "value"} == set(stats["stats"][0]) and len(stats["groups"]) == 2
-            names = {event["name"] for event in json.loads(admin.admin("trace"))["traceEvents"]}
-            assert {"submit", "done"} <= names, names
+            kinds = {event["kind"] for event in json.loads(admin.admin("trace"))["events"]}
+            assert {"submit", "done"} <= kinds, kinds
         with checks("admin: what does not exist is refused"):
             refused("GW_ERR_UNKNOWN_REQUEST", admin.admin, "frobnicate")
             refused("GW_ERR_INVALID_ARGUMENT", admin.admin, "kick")

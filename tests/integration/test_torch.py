@@ -84,7 +84,7 @@ def without_an_exchange_ranks_differ():
 
 
 def failures_have_names():
-    _all_same("failing_backward", "no_daemon")
+    _all_same("failing_backward", "no_daemon", "profiled")
 
 
 def a_rank_that_is_killed_is_named():
