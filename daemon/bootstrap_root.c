@@ -20,6 +20,8 @@ typedef struct branch {
     char host[65], version[32];
     void *address;
     size_t address_bytes;
+    gwd_ip_t *ips;
+    uint32_t n_ips;
     uint32_t n_ranks;
     bool greeted, prepared, measured;
 } branch_t;
@@ -64,6 +66,7 @@ static void free_branch(branch_t *branch) {
     }
     gwd_quota_refund(group->user, GWD_QUOTA_FDS, 1);
     free(branch->address);
+    free(branch->ips);
     free(branch);
 }
 
@@ -211,8 +214,10 @@ static void on_hello(branch_t *branch, const Gw__NodeHello *hello) {
         group->pids = calloc(group->nranks, sizeof(*group->pids));
     if (status == GW_OK)
         branch->address = malloc(hello->address.len);
-    if (status == GW_OK && (!root->holders || !group->pids || !branch->address)) {
-        snprintf(text, sizeof(text), "the root daemon is out of memory");
+    if (status == GW_OK && (!root->holders || !group->pids || !branch->address ||
+                            !gwd_ip_copy(hello->from.data, hello->from.len, &branch->ips, &branch->n_ips))) {
+        snprintf(text, sizeof(text), "the root daemon is out of memory, or addresses of host %s are malformed",
+                 branch->host);
         status = GW_ERR_NO_MEMORY;
     }
     if (status != GW_OK) {
@@ -301,7 +306,7 @@ static void number_nodes(gwd_group_t *group, const branch_t **branches) {
 
 /* Sends one node's row to all. */
 static void send_row(gwd_group_t *group, uint32_t index, const branch_t *of, const void *address, size_t bytes,
-                     uint32_t *ranks) {
+                     const gwd_ip_list_t *own, uint32_t *ranks) {
     const gwd_group_map_t *map = group->map;
     Gw__NodeTable row = GW__NODE_TABLE__INIT;
     uint32_t *pids = ranks + group->nranks;
@@ -318,6 +323,8 @@ static void send_row(gwd_group_t *group, uint32_t index, const branch_t *of, con
     row.host = map->nodes[index].host;
     row.version = (char *)(uintptr_t)(of ? of->version : group->server->version);
     row.address = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)address};
+    row.from.data = (uint8_t *)(uintptr_t)(of ? of->ips : own->ips);
+    row.from.len = (of ? of->n_ips : own->n) * sizeof(gwd_ip_t);
     row.rank = ranks;
     row.pid = pids;
     for (const branch_t *branch = group->root->branches; branch; branch = branch->next)
@@ -327,7 +334,9 @@ static void send_row(gwd_group_t *group, uint32_t index, const branch_t *of, con
 
 static gw_status_t send_table(gwd_group_t *group, const branch_t **branches, uint32_t *ranks, char *text) {
     gwd_group_map_t *map = group->map;
+    gwd_ip_list_t own;
 
+    gwd_ip_own(&own);
     for (uint32_t i = 0; i < map->n_nodes; i++) {
         const branch_t *branch = branches[i];
         const void *address = branch ? branch->address : NULL;
@@ -336,11 +345,12 @@ static gw_status_t send_table(gwd_group_t *group, const branch_t **branches, uin
 
         if (status != GW_OK)
             return status;
-        send_row(group, i, branch, address, bytes, ranks);
+        send_row(group, i, branch, address, bytes, &own, ranks);
         if (!branch)
             continue;
         map->nodes[i].address = malloc(bytes);
-        if (!map->nodes[i].address)
+        if (!map->nodes[i].address ||
+            !gwd_ip_copy(branch->ips, branch->n_ips * sizeof(gwd_ip_t), &map->nodes[i].ips, &map->nodes[i].n_ips))
             return GW_ERR_NO_MEMORY;
         memcpy(map->nodes[i].address, address, bytes);
         map->nodes[i].address_bytes = bytes;

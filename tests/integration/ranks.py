@@ -337,6 +337,14 @@ def _is_steady(daemon):
     return daemon.fd_count() == before
 
 
+def listening(daemon):
+    """Its TCP ports that listen."""
+    inodes = {link[8:-1] for link in daemon.fds().values() if link.startswith("socket:[")}
+    with open(f"/proc/{daemon.pid}/net/tcp", encoding="utf-8") as file:
+        rows = [line.split() for line in file][1:]
+    return [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and row[9] in inodes]
+
+
 def ready(daemons, places, **options):
     """A group with a bucket; places: the daemon of each rank."""
     ranks = [daemons[place].rank() for place in places]
