@@ -159,7 +159,8 @@ GW_API gw_status_t gw_get_unique_id(gw_context_t *context, gw_unique_id_t *id_ou
  * process are allowed, and several ranks.
  * Ownership: end it with gw_group_free.
  * Blocking: until all ranks have joined, or deadline.bootstrap_s of the daemon has passed.
- * Errors: GW_ERR_INVALID_ARGUMENT (rank outside 0..nranks-1, rank taken, nranks differs),
+ * Errors: those of a group that does not come together are for all its ranks, late ones too.
+ * GW_ERR_INVALID_ARGUMENT (rank outside 0..nranks-1, rank taken, nranks differs),
  * GW_ERR_UNKNOWN_ID (used up, or of another daemon that has no wire.listen), GW_ERR_BOOTSTRAP (names the missing
  * ranks, the host that is not reached, or what the daemons must have alike and have not), GW_ERR_RANK_DIED,
  * GW_ERR_PROTOCOL_RANK, GW_ERR_QUOTA, GW_ERR_DRAINING, GW_ERR_FD_LIMIT, GW_ERR_NO_MEMORY, GW_ERR_DAEMON_GONE. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bootstrap.h"
+#include "clock.h"
 #include "escape.h"
 #include "gradwire.pb-c.h"
 #include "group_codec.h"
@@ -98,14 +99,23 @@ static void on_gone(gwd_contact_t *peer, const char *why) {
     lose_branch(branch, GW_ERR_BOOTSTRAP, text);
 }
 
+/* There is no group that it could join. */
+static void say_what_became(gwd_contact_t *peer) {
+    const gwd_unmade_t *unmade = gwd_unmade_by_name(&peer->server->unmade, peer->transcript.knock.name, gwd_now_ns());
+
+    if (unmade)
+        gwd_bootstrap_refuse(peer, unmade->status, unmade->text);
+    else
+        gwd_bootstrap_refuse(peer, GW_ERR_UNKNOWN_ID, "the group has ended, or all its ranks have joined");
+}
+
 static void on_proven(gwd_contact_t *peer) {
-    uint8_t token[GWD_TOKEN_BYTES];
-    gwd_group_t *group = gwd_bootstrap_find(peer->server, peer->transcript.knock.name, token);
+    gwd_group_t *group = gwd_bootstrap_find(peer->server, peer->transcript.knock.name);
     branch_t *branch = NULL;
-    char text[GWD_TEXT_BYTES] = "the group has ended, or all its ranks have joined";
+    char text[GWD_TEXT_BYTES];
 
     if (!group) {
-        gwd_bootstrap_refuse(peer, GW_ERR_UNKNOWN_ID, text);
+        say_what_became(peer);
         return;
     }
     if (!group->root)
