@@ -311,9 +311,9 @@ def loopback(n, *flags, each=(), **options):
 
 
 @contextlib.contextmanager
-def nodes(n, *flags, **options):
+def nodes(n, *flags, silence_ms=SILENCE_MS, **options):
     """The same with a short silence; what their wires keep open is known."""
-    with loopback(n, f"--deadline.silence_ms={SILENCE_MS}", *flags, **options) as daemons:
+    with loopback(n, f"--deadline.silence_ms={silence_ms}", *flags, **options) as daemons:
         _learn_wire_fds(daemons)
         yield daemons
 
