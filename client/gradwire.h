@@ -159,7 +159,8 @@ GW_API gw_status_t gw_get_unique_id(gw_context_t *context, gw_unique_id_t *id_ou
  * process are allowed, and several ranks.
  * Ownership: end it with gw_group_free.
  * Blocking: until all ranks have joined, or deadline.bootstrap_s of the daemon has passed.
- * Errors: GW_ERR_INVALID_ARGUMENT (rank outside 0..nranks-1, rank taken, nranks differs),
+ * Errors: those of a group that does not come together are for all its ranks, late ones too.
+ * GW_ERR_INVALID_ARGUMENT (rank outside 0..nranks-1, rank taken, nranks differs),
  * GW_ERR_UNKNOWN_ID (used up, or of another daemon that has no wire.listen), GW_ERR_BOOTSTRAP (names the missing
  * ranks, the host that is not reached, or what the daemons must have alike and have not), GW_ERR_RANK_DIED,
  * GW_ERR_PROTOCOL_RANK, GW_ERR_QUOTA, GW_ERR_DRAINING, GW_ERR_FD_LIMIT, GW_ERR_NO_MEMORY, GW_ERR_DAEMON_GONE. */
@@ -244,8 +245,9 @@ GW_API gw_status_t gw_group_fd(gw_group_t *group, int *fd_out);
  * lossy codecs left out between nodes so far. Every rank saves and loads its own; the lowest rank of each node carries
  * the node's part, about 8 bytes an element of all buckets with such codecs, and the others' states are small. So are
  * those of a group on one node, or without such codecs. A state fits groups of the same number of ranks, on nodes in
- * the same way, and daemons with the same wire.chunk_bytes. It does not say which codec and rounding buckets with
- * GW_CODEC_DEFAULT had: for the same bits the new group must have the same, which "auto:" does not promise.
+ * the same way, and daemons with the same wire.chunk_bytes. Groups must round alike, and use the same
+ * codec for buckets with GW_CODEC_DEFAULT, of which the state has something. Where "auto:" chooses otherwise now the state
+ * is loaded, and training does not go on with the same bits.
  * Save when this rank has waited for all that it has submitted; operations that are submitted meanwhile wait.
  * Ownership: end it with gw_group_state_free.
  * Blocking: until it is copied, twice, and its checksum made.
@@ -260,7 +262,7 @@ GW_API void gw_group_state_free(void *state);
  * declared yet: what is loaded waits for those of the same name, type, count, layout and codec. It counts against
  * the quota of the user who made the group, and, while it is read, of this rank's user beside what it replaces.
  * Everything is checked before anything changes. Blocking: as gw_group_state_save.
- * Errors: GW_ERR_STATE (damaged, of another version, or of ranks that were placed otherwise; the message says which),
+ * Errors: GW_ERR_STATE (damaged, of another version, of ranks that were placed otherwise, or of buckets that were coded otherwise; the message says which),
  * as gw_group_state_save. */
 GW_API gw_status_t gw_group_state_load(gw_group_t *group, const void *state, size_t bytes);
 

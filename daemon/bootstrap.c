@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "escape.h"
 #include "gradwire.pb-c.h"
 #include "group_map.h"
@@ -83,16 +84,24 @@ const gwd_id_layout_t *gwd_bootstrap_id(const gwd_group_t *group) {
     return (const gwd_id_layout_t *)&group->unique_id;
 }
 
-gwd_group_t *gwd_bootstrap_find(const gwd_server_t *server, const uint8_t name[GWD_NAME_BYTES],
-                                uint8_t token_out[GWD_TOKEN_BYTES]) {
-    for (gwd_group_t *group = server->groups; group; group = group->next) {
-        if (group->state > GWD_GROUP_FORMING || group->giving_up || group->branch || group->split_from ||
-            sodium_memcmp(group->name, name, GWD_NAME_BYTES) != 0)
-            continue;
-        memcpy(token_out, gwd_bootstrap_id(group)->token, GWD_TOKEN_BYTES);
-        return group;
-    }
-    return NULL;
+gwd_group_t *gwd_bootstrap_find(const gwd_server_t *server, const uint8_t name[GWD_NAME_BYTES]) {
+    gwd_group_t *group = server->groups;
+
+    while (group && (group->state > GWD_GROUP_FORMING || group->giving_up || group->branch || group->split_from ||
+                     sodium_memcmp(group->name, name, GWD_NAME_BYTES) != 0))
+        group = group->next;
+    return group;
+}
+
+bool gwd_bootstrap_token(const gwd_server_t *server, const uint8_t name[GWD_NAME_BYTES],
+                         uint8_t token_out[GWD_TOKEN_BYTES]) {
+    const gwd_group_t *group = gwd_bootstrap_find(server, name);
+    const gwd_unmade_t *unmade = group ? NULL : gwd_unmade_by_name(&server->unmade, name, gwd_now_ns());
+    const gw_unique_id_t *id = group ? &group->unique_id : unmade ? &unmade->unique_id : NULL;
+
+    if (id)
+        memcpy(token_out, ((const gwd_id_layout_t *)id)->token, GWD_TOKEN_BYTES);
+    return id != NULL;
 }
 
 const char *const gwd_bootstrap_shared[GWD_COUNT_SHARED] = {"wire.chunk_bytes", "group.credits", "wire.cipher",

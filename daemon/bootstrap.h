@@ -39,8 +39,11 @@ gw_status_t gwd_bootstrap_listen(gwd_server_t *server, char *text, size_t text_b
 void gwd_bootstrap_close(gwd_server_t *server);
 
 /* The group that was made here, is not complete, and has that public name, or NULL. */
-gwd_group_t *gwd_bootstrap_find(const gwd_server_t *server, const uint8_t name[GWD_NAME_BYTES],
-                                uint8_t token_out[GWD_TOKEN_BYTES]);
+gwd_group_t *gwd_bootstrap_find(const gwd_server_t *server, const uint8_t name[GWD_NAME_BYTES]);
+
+/* Its token, or that of one that has not come together and is still known. False: there is none. */
+bool gwd_bootstrap_token(const gwd_server_t *server, const uint8_t name[GWD_NAME_BYTES],
+                         uint8_t token_out[GWD_TOKEN_BYTES]);
 
 const gwd_id_layout_t *gwd_bootstrap_id(const gwd_group_t *group);
 

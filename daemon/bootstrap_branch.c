@@ -173,6 +173,7 @@ static void on_proven(gwd_contact_t *peer) {
     Gw__NodeSetting settings[GWD_COUNT_SHARED], *all[GWD_COUNT_SHARED];
     Gw__NodeHello hello = GW__NODE_HELLO__INIT;
     const void *address;
+    gwd_ip_list_t own;
     gw_status_t status;
 
     gwd_group_choose_lane(group);
@@ -195,6 +196,9 @@ static void on_proven(gwd_contact_t *peer) {
     hello.n_setting = GWD_COUNT_SHARED;
     hello.setting = all;
     hello.address.data = (uint8_t *)(uintptr_t)address;
+    gwd_ip_own(&own);
+    hello.from.data = (uint8_t *)own.ips;
+    hello.from.len = own.n * sizeof(own.ips[0]);
     gwd_contact_send(peer, GWD_FRAME_HELLO, &hello.base);
 }
 
@@ -294,7 +298,7 @@ static bool take_row(struct gwd_branch *branch, const Gw__NodeTable *row) {
     node->address_bytes = row->address.len;
     if (node->address)
         memcpy(node->address, row->address.data, row->address.len);
-    return node->address != NULL;
+    return node->address && gwd_ip_copy(row->from.data, row->from.len, &node->ips, &node->n_ips);
 }
 
 static bool is_whole(const gwd_group_t *group) {

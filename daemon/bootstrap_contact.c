@@ -242,7 +242,7 @@ static void take_knock(gwd_contact_t *peer) {
         drop(peer, "is of no gradwire daemon");
         return;
     }
-    if (version == GWD_BOOTSTRAP_VERSION && !gwd_bootstrap_find(peer->server, knock->name, peer->token)) {
+    if (version == GWD_BOOTSTRAP_VERSION && !gwd_bootstrap_token(peer->server, knock->name, peer->token)) {
         drop(peer, "names no group that forms here");
         return;
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bootstrap.h"
+#include "clock.h"
 #include "escape.h"
 #include "gradwire.pb-c.h"
 #include "group_codec.h"
@@ -20,6 +21,8 @@ typedef struct branch {
     char host[65], version[32];
     void *address;
     size_t address_bytes;
+    gwd_ip_t *ips;
+    uint32_t n_ips;
     uint32_t n_ranks;
     bool greeted, prepared, measured;
 } branch_t;
@@ -64,6 +67,7 @@ static void free_branch(branch_t *branch) {
     }
     gwd_quota_refund(group->user, GWD_QUOTA_FDS, 1);
     free(branch->address);
+    free(branch->ips);
     free(branch);
 }
 
@@ -95,14 +99,23 @@ static void on_gone(gwd_contact_t *peer, const char *why) {
     lose_branch(branch, GW_ERR_BOOTSTRAP, text);
 }
 
+/* There is no group that it could join. */
+static void say_what_became(gwd_contact_t *peer) {
+    const gwd_unmade_t *unmade = gwd_unmade_by_name(&peer->server->unmade, peer->transcript.knock.name, gwd_now_ns());
+
+    if (unmade)
+        gwd_bootstrap_refuse(peer, unmade->status, unmade->text);
+    else
+        gwd_bootstrap_refuse(peer, GW_ERR_UNKNOWN_ID, "the group has ended, or all its ranks have joined");
+}
+
 static void on_proven(gwd_contact_t *peer) {
-    uint8_t token[GWD_TOKEN_BYTES];
-    gwd_group_t *group = gwd_bootstrap_find(peer->server, peer->transcript.knock.name, token);
+    gwd_group_t *group = gwd_bootstrap_find(peer->server, peer->transcript.knock.name);
     branch_t *branch = NULL;
-    char text[GWD_TEXT_BYTES] = "the group has ended, or all its ranks have joined";
+    char text[GWD_TEXT_BYTES];
 
     if (!group) {
-        gwd_bootstrap_refuse(peer, GW_ERR_UNKNOWN_ID, text);
+        say_what_became(peer);
         return;
     }
     if (!group->root)
@@ -211,8 +224,10 @@ static void on_hello(branch_t *branch, const Gw__NodeHello *hello) {
         group->pids = calloc(group->nranks, sizeof(*group->pids));
     if (status == GW_OK)
         branch->address = malloc(hello->address.len);
-    if (status == GW_OK && (!root->holders || !group->pids || !branch->address)) {
-        snprintf(text, sizeof(text), "the root daemon is out of memory");
+    if (status == GW_OK && (!root->holders || !group->pids || !branch->address ||
+                            !gwd_ip_copy(hello->from.data, hello->from.len, &branch->ips, &branch->n_ips))) {
+        snprintf(text, sizeof(text), "the root daemon is out of memory, or addresses of host %s are malformed",
+                 branch->host);
         status = GW_ERR_NO_MEMORY;
     }
     if (status != GW_OK) {
@@ -301,7 +316,7 @@ static void number_nodes(gwd_group_t *group, const branch_t **branches) {
 
 /* Sends one node's row to all. */
 static void send_row(gwd_group_t *group, uint32_t index, const branch_t *of, const void *address, size_t bytes,
-                     uint32_t *ranks) {
+                     const gwd_ip_list_t *own, uint32_t *ranks) {
     const gwd_group_map_t *map = group->map;
     Gw__NodeTable row = GW__NODE_TABLE__INIT;
     uint32_t *pids = ranks + group->nranks;
@@ -318,6 +333,8 @@ static void send_row(gwd_group_t *group, uint32_t index, const branch_t *of, con
     row.host = map->nodes[index].host;
     row.version = (char *)(uintptr_t)(of ? of->version : group->server->version);
     row.address = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)address};
+    row.from.data = (uint8_t *)(uintptr_t)(of ? of->ips : own->ips);
+    row.from.len = (of ? of->n_ips : own->n) * sizeof(gwd_ip_t);
     row.rank = ranks;
     row.pid = pids;
     for (const branch_t *branch = group->root->branches; branch; branch = branch->next)
@@ -327,7 +344,9 @@ static void send_row(gwd_group_t *group, uint32_t index, const branch_t *of, con
 
 static gw_status_t send_table(gwd_group_t *group, const branch_t **branches, uint32_t *ranks, char *text) {
     gwd_group_map_t *map = group->map;
+    gwd_ip_list_t own;
 
+    gwd_ip_own(&own);
     for (uint32_t i = 0; i < map->n_nodes; i++) {
         const branch_t *branch = branches[i];
         const void *address = branch ? branch->address : NULL;
@@ -336,11 +355,12 @@ static gw_status_t send_table(gwd_group_t *group, const branch_t **branches, uin
 
         if (status != GW_OK)
             return status;
-        send_row(group, i, branch, address, bytes, ranks);
+        send_row(group, i, branch, address, bytes, &own, ranks);
         if (!branch)
             continue;
         map->nodes[i].address = malloc(bytes);
-        if (!map->nodes[i].address)
+        if (!map->nodes[i].address ||
+            !gwd_ip_copy(branch->ips, branch->n_ips * sizeof(gwd_ip_t), &map->nodes[i].ips, &map->nodes[i].n_ips))
             return GW_ERR_NO_MEMORY;
         memcpy(map->nodes[i].address, address, bytes);
         map->nodes[i].address_bytes = bytes;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bootstrap.h"
+#include "clock.h"
 #include "gradwire.pb-c.h"
 #include "group_codec.h"
 #include "log.h"
@@ -99,6 +100,19 @@ bool gwd_group_is_late(const gwd_group_t *group) {
 
 /* ---- giving up ---------------------------------------------------------------------------------- */
 
+/* On a branch nothing is kept: a rank that comes late asks the root, which may know better, or still wait. */
+static void remember(const gwd_group_t *group, gw_status_t status, const char *text) {
+    gwd_server_t *server = group->server;
+    gwd_unmade_t unmade = {.unique_id = group->unique_id, .status = status};
+
+    if (group->branch)
+        return;
+    memcpy(unmade.name, group->name, sizeof(unmade.name));
+    unmade.until_ns = gwd_now_ns() + (uint64_t)server->config.deadline_bootstrap_s * 1000000000u;
+    snprintf(unmade.text, sizeof(unmade.text), "%s", text);
+    gwd_unmade_add(&server->unmade, &unmade);
+}
+
 void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text) {
     uint32_t nranks = group->nranks;
 
@@ -109,6 +123,7 @@ void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text)
     gwd_log(GWD_LOG_NOTICE, "group", "group %u did not come together: %s", group->id, text);
     gwd_stats_add(&group->server->stats.groups_expired, 1);
     group->giving_up = true;
+    remember(group, status, text);
     (void)uv_timer_stop(&group->timer);
     gwd_bootstrap_end(group, status, text);
     if (group->n_members == 0) {
@@ -337,6 +352,15 @@ static gw_status_t add_rank(gwd_session_t *session, uint32_t request, gwd_group_
     return GW_OK;
 }
 
+/* Of one that was made here and has no group any more. */
+static gw_status_t say_what_became(const gwd_server_t *server, const gw_unique_id_t *id, char *text,
+                                   size_t text_bytes) {
+    const gwd_unmade_t *unmade = gwd_unmade_by_id(&server->unmade, id, gwd_now_ns());
+
+    snprintf(text, text_bytes, "%s", unmade ? unmade->text : "it is wrong, or its group has ended");
+    return unmade ? unmade->status : GW_ERR_UNKNOWN_ID;
+}
+
 gw_status_t gwd_group_join(gwd_session_t *session, uint32_t request, const gw_unique_id_t *id, uint32_t nranks,
                            uint32_t rank, const gwd_codec_choice_t *codec, char *text, size_t text_bytes) {
     gwd_server_t *server = session->server;
@@ -344,10 +368,8 @@ gw_status_t gwd_group_join(gwd_session_t *session, uint32_t request, const gw_un
     bool own;
     gw_status_t status = check_id(server, id, &own, text, text_bytes);
 
-    if (status == GW_OK && own && !group) {
-        snprintf(text, text_bytes, "it is wrong, or its group has ended");
-        status = GW_ERR_UNKNOWN_ID;
-    }
+    if (status == GW_OK && own && !group)
+        status = say_what_became(server, id, text, text_bytes);
     if (status == GW_OK && !group)
         status = new_branch(session, id, &group, text, text_bytes);
     if (status != GW_OK)

@@ -25,8 +25,10 @@ gwd_group_map_t *gwd_group_map_new(uint64_t wire_id, uint32_t nranks, uint32_t n
 void gwd_group_map_free(gwd_group_map_t *map) {
     if (!map)
         return;
-    for (uint32_t i = 0; i < map->n_nodes; i++)
+    for (uint32_t i = 0; i < map->n_nodes; i++) {
         free(map->nodes[i].address);
+        free(map->nodes[i].ips);
+    }
     free(map->nodes);
     free(map->node_of);
     sodium_memzero(map->wire_key, sizeof(map->wire_key));
@@ -86,7 +88,7 @@ bool gwd_split_map(const gwd_group_map_t *from, uint64_t split, const gwd_split_
         gwd_proof_child_key(from->wire_key, map->wire_id, map->wire_key);
     }
     n_nodes = 0;
-    for (uint32_t i = 0; i < n && map; i++) {
+    for (uint32_t i = 0; i < n && map && good; i++) {
         uint32_t of = from->node_of[calls[i].rank];
         gwd_group_node_t *node = &map->nodes[n_nodes];
 
@@ -96,12 +98,16 @@ bool gwd_split_map(const gwd_group_map_t *from, uint64_t split, const gwd_split_
         }
         if (of == from->own_node)
             map->own_node = n_nodes;
+        else
+            good = gwd_ip_copy(from->nodes[of].ips, from->nodes[of].n_ips * sizeof(gwd_ip_t), &node->ips, &node->n_ips);
         memcpy(node->id, from->nodes[of].id, sizeof(node->id));
         memcpy(node->host, from->nodes[of].host, sizeof(node->host));
         node->lowest_rank = i;
         map->node_of[i] = n_nodes++;
     }
     free(lowest);
-    *map_out = map;
+    if (!good)
+        gwd_group_map_free(map);
+    *map_out = good ? map : NULL;
     return good;
 }

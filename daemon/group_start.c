@@ -18,6 +18,7 @@
 #include "group_codec.h"
 #include "log.h"
 #include "server.h"
+#include "transport.h"
 
 static gw_slots_header_t *map_slots(int fd, const gwd_group_t *group) {
     uint64_t bytes = gw_slots_bytes(group->credits);
@@ -171,6 +172,28 @@ static void discard(gwd_group_seed_t *seed) {
     free(seed);
 }
 
+static bool let_nodes_in(const gwd_group_t *group) {
+    const gwd_group_map_t *map = group->map;
+    gwd_ip_list_t own;
+    gwd_ip_t *ips;
+    uint32_t n = 0;
+    bool good = true;
+
+    for (uint32_t i = 0; i < map->n_nodes; i++)
+        n += map->nodes[i].n_ips;
+    ips = malloc(n * sizeof(*ips) + 1);
+    if (!ips)
+        return false;
+    gwd_ip_own(&own);
+    n = 0;
+    for (uint32_t i = 0; i < map->n_nodes; i++)
+        n += gwd_ip_select(map->nodes[i].ips, map->nodes[i].n_ips, &own, ips + n);
+    for (uint32_t i = 0; i < group->n_rails && good; i++)
+        good = gwd_wire_let_in(group->wires[i], ips, n);
+    free(ips);
+    return good;
+}
+
 gw_status_t gwd_group_prepare(gwd_group_t *group, char *text, size_t text_bytes) {
     gwd_server_t *server = group->server;
     gwd_command_t command = {.kind = GWD_COMMAND_GROUP, .group = group->id};
@@ -192,7 +215,8 @@ gw_status_t gwd_group_prepare(gwd_group_t *group, char *text, size_t text_bytes)
         return GW_ERR_PROTOCOL_RANK;
     }
     errno = ENOMEM;
-    if (make_seed(group, &command.seed) && gwd_lane_send(server->lanes[group->lane], &command)) {
+    if ((!group->map || let_nodes_in(group)) && make_seed(group, &command.seed) &&
+        gwd_lane_send(server->lanes[group->lane], &command)) {
         if (group->map)
             memset(group->wires, 0, sizeof(group->wires)); /* they are the lanes' now */
         group->state = GWD_GROUP_PREPARED;

@@ -64,6 +64,13 @@ static gw_status_t reserve_flights(gwd_group_t *group, const gwd_bucket_t *bucke
     return status;
 }
 
+static gwd_residual_rule_t rule_of(const gwd_group_t *group, const gwd_bucket_t *bucket) {
+    return (gwd_residual_rule_t){.codec = (uint8_t)bucket->codec,
+                                 .size_class = (uint8_t)gwd_size_class(bucket->desc.count * sizeof(float)),
+                                 .is_default = bucket->desc.codec == GW_CODEC_DEFAULT,
+                                 .is_stochastic = group->plan.is_stochastic};
+}
+
 static gw_status_t reserve_residual(gwd_group_t *group, gwd_bucket_t *bucket, char *text, size_t text_bytes) {
     const gwd_bucket_desc_t *desc = &bucket->desc;
     uint64_t count = gwd_residual_numbers(bucket->codec, desc->no_error_feedback, desc->count);
@@ -85,6 +92,7 @@ static gw_status_t reserve_residual(gwd_group_t *group, gwd_bucket_t *bucket, ch
     }
     if (residual) {
         residual->in_use = true;
+        residual->rule = rule_of(group, bucket);
         bucket->residual = residual;
         return GW_OK;
     }
@@ -109,6 +117,7 @@ static gw_status_t reserve_residual(gwd_group_t *group, gwd_bucket_t *bucket, ch
         return GW_ERR_NO_MEMORY;
     }
     residual->in_use = true;
+    residual->rule = rule_of(group, bucket);
     residual->next = group->residuals;
     group->residuals = bucket->residual = residual;
     group->n_residuals++;
@@ -289,12 +298,50 @@ static void install(gwd_group_t *group, gwd_residual_t **list, const gwd_residua
     *at = unknown;
 }
 
+/* Whether a bucket of the state would be coded as it was: its description says so, but for what it leaves to the group. What
+ * `auto` chooses is a matter of the network and the hour: there the numbers are worth as much, and the log says it. */
+static bool is_coded_alike(const gwd_group_t *group, const gwd_residual_t *saved, char *text, size_t text_bytes) {
+    const gwd_residual_rule_t *rule = &saved->rule;
+    gw_codec_t codec = rule->is_default ? group->plan.codecs[rule->size_class] : (gw_codec_t)rule->codec;
+    bool alike = codec == (gw_codec_t)rule->codec;
+
+    if (rule->is_stochastic != group->plan.is_stochastic) {
+        snprintf(text, text_bytes,
+                 "this state was saved with %s rounding, and the group has %s: ask for the same (gw_group_init_config, "
+                 "wire.rounding), or go on without it",
+                 rule->is_stochastic ? "stochastic" : "nearest", group->plan.is_stochastic ? "stochastic" : "nearest");
+        return false;
+    }
+    if (!alike && group->policy.choice.is_auto) {
+        gwd_log(GWD_LOG_NOTICE, "group",
+                "group %u goes on with a state of codec %s where auto now has %s: not bit for bit", group->id,
+                gw_codec_name((gw_codec_t)rule->codec), gw_codec_name(codec));
+        return true;
+    }
+    if (!alike)
+        snprintf(
+            text, text_bytes,
+            "this state was saved where buckets that leave their codec to the group had %s, and this group has %s: "
+            "ask for the same (gw_group_init_config, wire.codec), or go on without it",
+            gw_codec_name((gw_codec_t)rule->codec), gw_codec_name(codec));
+    return alike;
+}
+
+static gw_status_t check_rules(const job_t *job, char *text, size_t text_bytes) {
+    for (const gwd_residual_t *r = job->list; r; r = r->next)
+        if (!is_coded_alike(job->member->group, r, text, text_bytes))
+            return GW_ERR_STATE;
+    return GW_OK;
+}
+
 static void end_load(job_t *job) {
     gwd_group_t *group = job->member->group;
     gwd_residual_index_t kept = {0}, came = {0};
     uint64_t bytes = 0;
     uint32_t n = group->n_residuals;
 
+    if (job->status == GW_OK)
+        job->status = check_rules(job, job->text, sizeof(job->text));
     if (job->status == GW_OK &&
         (!gwd_residual_index(group->residuals, &kept) || !gwd_residual_index(job->list, &came))) {
         snprintf(job->text, sizeof(job->text), "the daemon has no memory to load the state");

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "bucket.h"
+#include "ip.h"
 #include "plan.h"
 #include "queue.h"
 #include "rails.h"
@@ -64,6 +65,8 @@ typedef struct gwd_group_node {
     uint32_t lowest_rank; /* of its ranks: nodes are ordered by it */
     void *address;        /* of its wires for this group (rails.h): malloc; NULL for this node */
     size_t address_bytes;
+    gwd_ip_t *ips; /* of its host: malloc; NULL for this node */
+    uint32_t n_ips;
 } gwd_group_node_t;
 
 /* Which node each rank is on; NULL in a group that is on this node alone. Constant once made, and shared: the loop's

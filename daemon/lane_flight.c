@@ -9,15 +9,12 @@
  * Before the first the inputs of devices are copied to the host, and the results back after the last.
  * `left` counts what has not ended; the chunk ends with the last.
  */
-#include <stdio.h>
-#include <stdlib.h>
+#include "lane_flight.h"
 
 #include "kernels.h"
-#include "lane_flight.h"
 
 enum {
     SHARD_ROUND = 16, /* elements; with a codec its blocks */
-    RAW = 1,          /* status of a message whose payload is not encoded */
     RAIL_CHUNKS = 4,  /* at least, for each rail that carries an operation */
 };
 
@@ -143,10 +140,11 @@ static void send_load(gwd_slot_t *slot, gwd_transfer_t *transfer, gwd_wire_kind_
     gwd_wire_header_t header = {.wire_id = group->wire->map->wire_id,
                                 .sequence = flight->op->sequence,
                                 .chunk = flight->chunk,
+                                .taken = group->wire->peers[slot->node].taken,
                                 .epoch = group->epoch,
                                 .node = group->wire->map->own_node,
                                 .kind = kind,
-                                .status = what->raw && gwd_code_is_coded(flight) ? RAW : 0,
+                                .status = what->raw && gwd_code_is_coded(flight) ? GWD_FLIGHT_RAW : 0,
                                 .payload = what->sealed};
     gwd_peer_t *peer = &group->wire->peers[slot->node];
     gw_status_t status = GW_ERR_ABORTED;
@@ -155,6 +153,8 @@ static void send_load(gwd_slot_t *slot, gwd_transfer_t *transfer, gwd_wire_kind_
         return; /* given up */
     transfer->step = GWD_STEP_UNDERWAY;
     gwd_flight_count_sent(transfer, kind, load.bytes);
+    peer->data_sent++;
+    peer->said_taken = peer->taken;
     if (peer->link)
         status = gwd_wire_post(peer, &header, load.data, load.bytes, transfer);
     if (status != GW_IN_PROGRESS)
@@ -292,94 +292,6 @@ static void partial_ended(gwd_job_t *job) {
     end_one(flight);
 }
 
-/* ---- what comes in -------------------------------------------------------------------------------------- */
-
-static bool keep(gwd_lane_group_t *group, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message) {
-    gwd_early_t *early = group->wire->n_early < group->wire->early_max ? malloc(sizeof(*early)) : NULL;
-
-    if (!early)
-        return false;
-    *early = (gwd_early_t){group->wire->early, *header, message, bytes};
-    group->wire->early = early;
-    group->wire->n_early++;
-    gwd_message_keep(message);
-    return true;
-}
-
-static gwd_wire_flight_t *find_flight(const gwd_lane_group_t *group, const gwd_op_t *op, uint64_t chunk) {
-    for (uint32_t i = 0; i < group->wire->window && group->wire->flights; i++)
-        if (group->wire->flights[i].op == op && group->wire->flights[i].chunk == chunk)
-            return &group->wire->flights[i];
-    return NULL;
-}
-
-static void broke(gwd_lane_group_t *group, const gwd_wire_header_t *header) {
-    char text[GWD_TEXT_BYTES];
-
-    snprintf(text, sizeof(text), "host %s sent data of operation %llu, chunk %llu that was not asked for",
-             group->wire->map->nodes[header->node].host, (unsigned long long)header->sequence,
-             (unsigned long long)header->chunk);
-    gwd_lane_group_fail(group, GW_ERR_PROTOCOL_RANK, text);
-}
-
-/* Takes a message of a chunk that is under way. `kept`: it is not dropped by itself. */
-static void take(gwd_wire_flight_t *flight, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message,
-                 bool kept) {
-    bool is_part = header->kind == GWD_WIRE_PART, raw = header->status == RAW;
-    gwd_slot_t *slot = &flight->slots[header->node];
-    gwd_transfer_t *transfer = is_part ? &slot->part_in : &slot->result_in;
-    gwd_load_t load = {NULL, 0};
-    gw_status_t status;
-
-    if (transfer->step == GWD_STEP_EXPECTED)
-        load = is_part ? gwd_code_part_in(flight, header->node, raw) : gwd_flight_result_in(flight, slot, raw);
-    if (!load.data || bytes != load.bytes) {
-        if (kept)
-            gwd_message_drop(message);
-        broke(flight->op->group, header);
-        return;
-    }
-    transfer->raw = raw;
-    transfer->sealed = header->payload;
-    transfer->step = GWD_STEP_UNDERWAY;
-    gwd_flight_count_received(transfer, bytes);
-    status = gwd_message_receive(message, load.data, transfer);
-    if (status != GW_IN_PROGRESS)
-        transfer->pending.ended(&transfer->pending, status);
-}
-
-void gwd_wire_data(gwd_lane_group_t *group, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message) {
-    gwd_op_t *op = gwd_op_at(group, header->sequence);
-    bool is_op = op->sequence == header->sequence && op->state == GWD_OP_RUNNING;
-    gwd_wire_flight_t *flight = is_op ? find_flight(group, op, header->chunk) : NULL;
-
-    if (flight)
-        take(flight, header, bytes, message, false);
-    else if (header->sequence < group->tail || (is_op && header->chunk < op->next_chunk))
-        broke(group, header);
-    else if (!keep(group, header, bytes, message))
-        gwd_lane_group_fail(group, GW_ERR_NO_MEMORY,
-                            "too many messages of other nodes came before their operation: raise wire.chunk_bytes");
-}
-
-static void take_early(gwd_wire_flight_t *flight) {
-    struct gwd_wire_group *wire = flight->op->group->wire;
-    gwd_early_t **at = &wire->early;
-
-    while (*at) {
-        gwd_early_t *early = *at;
-
-        if (early->header.sequence != flight->op->sequence || early->header.chunk != flight->chunk) {
-            at = &early->next;
-            continue;
-        }
-        *at = early->next;
-        wire->n_early--;
-        take(flight, &early->header, early->bytes, early->message, true);
-        free(early);
-    }
-}
-
 /* ---- beginning ---------------------------------------------------------------------------------------- */
 
 static void reset(gwd_slot_t *slot) {
@@ -487,10 +399,19 @@ static void begin_chunk(gwd_wire_flight_t *flight, gwd_op_t *op) {
     flight->inputs_missing = true;
     gwd_flight_copy(flight, true, inputs_are_there);
     if (op->group->status == GW_OK)
-        take_early(flight);
+        gwd_flight_take_early(flight);
     else
         cancel_flight(flight);
     end_one(flight);
+}
+
+/* Whether no other node has too much that it has not taken. */
+static bool may_go_ahead(struct gwd_wire_group *wire) {
+    wire->is_ahead = false;
+    for (uint32_t n = 0; n < wire->n_peers; n++)
+        if (wire->peers[n].data_sent - wire->peers[n].data_taken >= GWD_AHEAD_MAX)
+            wire->is_ahead = true;
+    return !wire->is_ahead;
 }
 
 static gwd_wire_flight_t *free_flight(const struct gwd_wire_group *wire) {
@@ -510,7 +431,7 @@ static bool begin_chunks(gwd_op_t *op) {
         return true;
     if (op->state != GWD_OP_RUNNING)
         return false;
-    while (op->group->status == GW_OK && op->next_chunk < op->wire_chunks &&
+    while (op->group->status == GW_OK && op->next_chunk < op->wire_chunks && may_go_ahead(op->group->wire) &&
            (flight = free_flight(op->group->wire)) != NULL) {
         begin_chunk(flight, op);
         if (op->sequence != sequence || op->state != GWD_OP_RUNNING)

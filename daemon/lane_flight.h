@@ -1,8 +1,8 @@
 /* lane_flight.h - a chunk that is under way between nodes
  *
- * Inner header of lane_flight.c (what happens when), lane_code.c (what is done with the numbers), lane_flight_copy.c
- * (copies from and to devices), lane_flight_seal.c (what of it is encrypted, and where), lane_flight_memory.c (the
- * memory) and lane_flight_count.c (what it took, also for the trace).
+ * Inner header of lane_flight.c (what happens when), lane_flight_in.c (what comes from other nodes), lane_code.c (what is
+ * done with the numbers), lane_flight_copy.c (copies from and to devices), lane_flight_seal.c (what of it is encrypted, and
+ * where), lane_flight_memory.c (the memory) and lane_flight_count.c (what it took, also for the trace).
  */
 #ifndef GWD_LANE_FLIGHT_H
 #define GWD_LANE_FLIGHT_H
@@ -71,7 +71,11 @@ struct gwd_wire_flight {
     uint64_t area_bytes;
 };
 
-enum { GWD_FLIGHT_AREAS = 5, GWD_CHUNK_BYTES_MIN = 16384 };
+enum {
+    GWD_FLIGHT_AREAS = 5,
+    GWD_CHUNK_BYTES_MIN = 16384,
+    GWD_FLIGHT_RAW = 1, /* status of a message whose payload is not encoded */
+};
 
 static inline const gwd_exchange_t *gwd_flight_exchange(const gwd_wire_flight_t *flight) {
     return &flight->op->job.exchange;
@@ -102,6 +106,9 @@ typedef struct gwd_load {
 
 /* lane_flight_memory.c. False: no memory. */
 bool gwd_flights_make(gwd_lane_group_t *group);
+
+/* lane_flight_in.c: what came before the chunk began. */
+void gwd_flight_take_early(gwd_wire_flight_t *flight);
 
 /* lane_flight_copy.c. */
 void gwd_flight_find_spans(gwd_wire_flight_t *flight); /* of this node's ranks, for the CPU, at the chunk */

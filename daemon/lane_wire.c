@@ -87,6 +87,11 @@ void gwd_wire_say(gwd_peer_t *peer, gwd_wire_kind_t kind, uint64_t sequence, uin
     gwd_lane_group_fail(peer->group, GW_ERR_NO_MEMORY, "the daemon has no memory for what it must tell another node");
 }
 
+void gwd_wire_say_taken(gwd_peer_t *peer) {
+    peer->said_taken = peer->taken;
+    gwd_wire_say(peer, GWD_WIRE_ALIVE, 0, peer->taken, GW_OK, NULL);
+}
+
 void gwd_wire_say_to_all(gwd_lane_group_t *group, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint,
                          gw_status_t status, const char *text) {
     gw_status_t before = group->status;
@@ -172,13 +177,15 @@ static void on_message(void *lane_, const void *bytes_of_header, size_t header_b
         gwd_wire_hear_begin(peer, &header, text);
     else if (header.kind == GWD_WIRE_PART || header.kind == GWD_WIRE_RESULT)
         gwd_wire_data(group, &header, bytes, message);
+    else if (header.kind == GWD_WIRE_ALIVE)
+        gwd_wire_hear_taken(peer, header.taken);
     else if (header.kind == GWD_WIRE_PROBE)
         gwd_wire_probed(peer, &header, bytes, message);
     else if (header.kind == GWD_WIRE_TELL)
         gwd_wire_hear_tell(peer, &header, bytes, message);
     else if (header.kind == GWD_WIRE_FAIL)
         hear_fail(peer, &header, text);
-    else if (header.kind != GWD_WIRE_ALIVE)
+    else
         gwd_wire_broke(group, header.node, "a message of a kind that this version does not know");
 }
 
@@ -235,7 +242,7 @@ gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_seed_t 
     watch(group->lane, line);
     wire->wire = line;
     wire->map = map;
-    wire->early_max = gwd_wire_early_max(group->credits, map->n_nodes - 1);
+    wire->early_max = (uint64_t)GWD_EARLY_MAX * (map->n_nodes - 1);
     if (map->has_cipher && !gwd_wire_make_cipher(group))
         return GW_ERR_NO_MEMORY;
     wire->chunk_bytes = group->plan.wire_chunk_bytes;
@@ -399,7 +406,7 @@ static void check_peer(gwd_peer_t *peer, uint64_t now_ns) {
     if (!peer->link || peer->has_left)
         return;
     if (now_ns - peer->said_ns >= silence / ALIVE_A_SILENCE)
-        gwd_wire_say(peer, GWD_WIRE_ALIVE, 0, 0, GW_OK, NULL);
+        gwd_wire_say_taken(peer);
     if (group->wire->cipher)
         gwd_wire_check_missed(peer, now_ns, silence);
     if (now_ns - peer->heard_ns < silence || group->status != GW_OK)

@@ -20,10 +20,10 @@
 
 typedef enum gwd_wire_kind {
     GWD_WIRE_BEGIN = 1, /* sequence, fingerprint, status; payload: the bucket in words, or why it failed */
-    GWD_WIRE_PART,      /* sequence, chunk; payload: a partial result of the receiver's shard */
-    GWD_WIRE_RESULT,    /* sequence, chunk; payload: the sender's shard */
+    GWD_WIRE_PART,      /* sequence, chunk, taken; payload: a partial result of the receiver's shard */
+    GWD_WIRE_RESULT,    /* sequence, chunk, taken; payload: the sender's shard */
     GWD_WIRE_FAIL,      /* status; payload: why */
-    GWD_WIRE_ALIVE,
+    GWD_WIRE_ALIVE,     /* taken */
     GWD_WIRE_BYE,   /* sequence: the last of this node, whose ranks have all left in good order; chunk: its last tell */
     GWD_WIRE_PROBE, /* status: which step of a measurement; see lane_probe.c */
     GWD_WIRE_TELL,  /* sequence: the number of this tell to the receiver; payload: what the loop tells */
@@ -32,7 +32,11 @@ typedef enum gwd_wire_kind {
 /* What a message begins with. Little endian, as every host that this runs on. */
 typedef struct gwd_wire_header {
     uint64_t wire_id;
-    uint64_t sequence, chunk, fingerprint;
+    uint64_t sequence, chunk;
+    union {
+        uint64_t fingerprint;
+        uint64_t taken; /* how many PART and RESULT of the receiver the sender has taken into chunks */
+    };
     uint32_t epoch, node, kind, status;
     gwd_paths_word_t paths;
     /* From here on only with a cipher. */
@@ -64,28 +68,30 @@ typedef struct gwd_peer {
     uint64_t heard_ns, said_ns;
     uint64_t missed, missed_ns; /* with a cipher: a message that has not come though a later one has, and since when */
     bool has_left;
-    uint64_t last_sequence; /* of one that has left */
-    gwd_begin_t *begins;    /* GWD_BEGINS * credits, by sequence */
-    uint64_t n_said;        /* tells sent */
-    uint64_t n_told;        /* tells handed to the loop */
-    uint64_t last_tell;     /* of one that has said good-bye; until then UINT64_MAX */
-    gwd_told_t *told;       /* that are not whole, or not the next, by number */
+    uint64_t last_sequence;         /* of one that has left */
+    gwd_begin_t *begins;            /* GWD_BEGINS * credits, by sequence */
+    uint64_t data_sent, data_taken; /* PART and RESULT: to it; of those how many it has taken, as it says */
+    uint64_t taken, said_taken;     /* of those that came from it; and how many of these it knows of */
+    uint64_t n_said;                /* tells sent */
+    uint64_t n_told;                /* tells handed to the loop */
+    uint64_t last_tell;             /* of one that has said good-bye; until then UINT64_MAX */
+    gwd_told_t *told;               /* that are not whole, or not the next, by number */
     uint64_t told_bytes;
 } gwd_peer_t;
 
 /* A node is at most `credits` operations ahead of this one's window, which is as long again. */
 enum { GWD_BEGINS = 4 };
 
+/* A node that only gives hears nothing of how far the others are, and its chunks are sent before they have begun there. So
+ * it begins none while another node has so many messages of it that it has not taken; what has been taken is said in every
+ * message of data, and where none goes back, now and then by itself. */
 enum {
-    GWD_WINDOW_MAX = 64,   /* of wire.window, which is each node's own */
-    GWD_EARLY_MORE = 4096, /* chunks so small that they are sent before the receiver asks for them */
+    GWD_WINDOW_MAX = 64, /* of wire.window, which is each node's own */
+    GWD_AHEAD_MAX = 256,
+    GWD_AHEAD_SAY = 64,
+    GWD_EARLY_MAX =
+        GWD_AHEAD_MAX + 2 * GWD_WINDOW_MAX, /* that may come from a node before their chunks have begun here */
 };
-
-/* How many messages may come from `n_nodes` before their chunks have begun here. A node that only gives in its operations
- * runs up to `credits` of them ahead. */
-static inline uint64_t gwd_wire_early_max(uint32_t credits, uint32_t n_nodes) {
-    return GWD_EARLY_MORE + n_nodes * ((uint64_t)credits + GWD_WINDOW_MAX);
-}
 
 /* A message that has come before its chunk has begun here. */
 typedef struct gwd_early {
@@ -114,6 +120,7 @@ struct gwd_wire_group {
     uint32_t window;
     bool held;                    /* no operation begins */
     bool going_on, go_on_again;   /* lane_flight.c: chunks are being begun, and once more */
+    bool is_ahead;                /* none begins until another node has taken more */
     struct gwd_probe *probe;      /* NULL: nobody measures */
     gwd_wire_flight_t *flights;   /* window: all there are, made with the first operation */
     uint32_t n_rails, rails_open; /* of the group; and those of other lanes that have not left */
@@ -128,6 +135,8 @@ bool gwd_wire_send(gwd_peer_t *peer, gwd_wire_header_t header, const void *data,
 /* Sends header and text; the text is copied. Without memory the group fails: others would wait for it. */
 void gwd_wire_say(gwd_peer_t *peer, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint, gw_status_t status,
                   const char *text);
+
+void gwd_wire_say_taken(gwd_peer_t *peer); /* it is alive, too */
 
 void gwd_wire_say_to_all(gwd_lane_group_t *group, gwd_wire_kind_t kind, uint64_t sequence, uint64_t fingerprint,
                          gw_status_t status, const char *text);
@@ -170,9 +179,10 @@ void gwd_wire_check_missed(gwd_peer_t *peer, uint64_t now_ns, uint64_t silence_n
 
 /* lane_flight.c */
 void gwd_wire_run(gwd_op_t *op);
-void gwd_wire_go_on(gwd_lane_group_t *group); /* begins what can begin */
-void gwd_wire_check_end(gwd_op_t *op);        /* ends it, when it has */
-void gwd_wire_cancel(gwd_op_t *op);           /* its group has failed: nothing new begins */
+void gwd_wire_go_on(gwd_lane_group_t *group);               /* begins what can begin */
+void gwd_wire_check_end(gwd_op_t *op);                      /* ends it, when it has */
+void gwd_wire_cancel(gwd_op_t *op);                         /* its group has failed: nothing new begins */
+void gwd_wire_hear_taken(gwd_peer_t *peer, uint64_t taken); /* may begin chunks, or fail the group */
 void gwd_wire_data(gwd_lane_group_t *group, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message);
 void gwd_wire_free_flights(struct gwd_wire_group *wire);
 

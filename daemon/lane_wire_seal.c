@@ -18,7 +18,7 @@ _Static_assert((int)GWD_LINK_PATHS_MAX <= (int)GWD_PATHS_MAX, "every path is cou
 /* How many messages of a node may overtake one: announcements and data of small operations, and twice as many pieces as
  * are kept for later. A power of two. */
 static uint64_t seen_window(uint32_t credits) {
-    uint64_t least = 2 * gwd_wire_early_max(credits, 1) + SEEN_A_CREDIT * (uint64_t)credits, window = 2;
+    uint64_t least = 2 * (uint64_t)GWD_EARLY_MAX + SEEN_A_CREDIT * (uint64_t)credits, window = 2;
 
     while (window < least)
         window *= 2;

@@ -17,11 +17,20 @@
 
 enum { GWD_RESIDUALS_MAX = 4096 }; /* of one group */
 
+/* How its bucket is coded: what the description leaves to the group, too. Part of a state. */
+typedef struct gwd_residual_rule {
+    uint8_t codec;         /* gw_codec_t */
+    uint8_t size_class;    /* of the bucket */
+    uint8_t is_default;    /* the bucket leaves its codec to the group */
+    uint8_t is_stochastic; /* rounding, which is the group's */
+} gwd_residual_rule_t;
+
 typedef struct gwd_residual {
     struct gwd_residual *next;
-    uint64_t fingerprint;   /* gwd_residual_key of its bucket's */
-    uint64_t count;         /* of numbers; 0: there are none, only n_ops */
-    uint64_t n_ops;         /* that have used it */
+    uint64_t fingerprint; /* gwd_residual_key of its bucket's */
+    uint64_t count;       /* of numbers; 0: there are none, only n_ops */
+    uint64_t n_ops;       /* that have used it */
+    gwd_residual_rule_t rule;
     bool in_use;            /* by a bucket */
     float *parts, *results; /* `count` each, one after the other; of this node's partial results, and of the shards it
                                owns */

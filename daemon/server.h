@@ -17,6 +17,7 @@
 #include "reduce.h"
 #include "session.h"
 #include "stats.h"
+#include "unmade.h"
 
 enum { GWD_LANES_MAX = 64 };
 
@@ -49,6 +50,7 @@ typedef struct gwd_server {
     gwd_group_t *groups;
     uint32_t n_groups, last_group_id;
     uint64_t last_search; /* cycle.c */
+    gwd_unmade_list_t unmade;
 
     gwd_address_list_t reached_at; /* where others connect to: wire.listen */
     uv_tcp_t listeners[GWD_ADDRESSES_MAX];

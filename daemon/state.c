@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codec_choice.h"
+
 enum {
-    VERSION = 1,
+    VERSION = 2,
     RANKS_MAX = 65536, /* more than any daemon takes: for the size of a table that is not checked yet */
     SUM_BYTES = 32,
     PIECE_BYTES = 1 << 20, /* copied and summed while a cache holds them */
@@ -26,6 +28,8 @@ typedef struct head {
 
 typedef struct entry {
     uint64_t fingerprint, count, n_ops;
+    gwd_residual_rule_t rule;
+    uint32_t reserved;
 } entry_t;
 
 /* ---- placement ------------------------------------------------------------------------------------------ */
@@ -144,7 +148,7 @@ void gwd_state_write(const gwd_placement_t *placement, const gwd_residual_t *lis
         put(&w, &node, sizeof(node));
     }
     for (const gwd_residual_t *r = list; r; r = r->next) {
-        entry_t entry = {r->fingerprint, r->count, r->n_ops};
+        entry_t entry = {r->fingerprint, r->count, r->n_ops, r->rule, 0};
 
         put(&w, &entry, sizeof(entry));
     }
@@ -235,6 +239,13 @@ static gw_status_t read_tables(reader_t *r, char *text, size_t text_bytes) {
     return sizes_add_up(r) ? GW_OK : damaged(text, text_bytes, "its sizes do not add up");
 }
 
+static bool is_rule(const entry_t *entry) {
+    const gwd_residual_rule_t *rule = &entry->rule;
+
+    return rule->codec < GW_CODECS && rule->size_class < GWD_SIZE_CLASSES && rule->is_default <= 1 &&
+           rule->is_stochastic <= 1 && entry->reserved == 0;
+}
+
 static gw_status_t read_residuals(reader_t *r, char *text, size_t text_bytes) {
     gwd_residual_t **end = &r->list;
 
@@ -243,10 +254,13 @@ static gw_status_t read_residuals(reader_t *r, char *text, size_t text_bytes) {
 
         if (gwd_residual_find(r->list, entry->fingerprint, entry->count))
             return damaged(text, text_bytes, "it has a residual twice");
+        if (!is_rule(entry))
+            return damaged(text, text_bytes, "it has a codec that is none");
         *end = gwd_residual_new(entry->fingerprint, entry->count);
         if (!*end)
             return no_memory(text, text_bytes);
         (*end)->n_ops = entry->n_ops;
+        (*end)->rule = entry->rule;
         if (entry->count > 0)
             get(r, (*end)->parts, numbers_bytes(entry->count));
         end = &(*end)->next;

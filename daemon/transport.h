@@ -5,8 +5,8 @@
  * group's.) A message is a small header and a payload, delivered in any order, each once. Nothing here blocks. What is
  * under way on a link that is aborted ends with an error, and what comes late for it is dropped.
  *
- * Thread: a wire and its links are used by their lane only, but for gwd_wire_new, gwd_wire_address and gwd_wire_free,
- * which the loop calls while the lane does not use them.
+ * Thread: a wire and its links are used by their lane only, but for gwd_wire_new, gwd_wire_let_in, gwd_wire_address and
+ * gwd_wire_free, which the loop calls while the lane does not use them.
  */
 #ifndef GWD_TRANSPORT_H
 #define GWD_TRANSPORT_H
@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "gradwire.h"
+#include "ip.h"
 
 enum { GWD_WIRE_HEADER_MAX = 256, GWD_WIRE_TEXT_BYTES = 256, GWD_LINK_PATHS_MAX = 16 };
 
@@ -30,6 +31,7 @@ typedef struct gwd_transport_config {
     const char *ports;      /* "": any; "5000-5100": of TCP data connections, for firewalls */
     uint32_t traffic_class; /* RoCE: 0 leaves UCX's own */
     uint32_t paths;         /* connections of a link; 1 to GWD_LINK_PATHS_MAX */
+    bool has_gate;          /* TCP connections to a wire wait for gwd_wire_let_in */
 } gwd_transport_config_t;
 
 /* What a wire tells its lane, out of gwd_wire_progress. `link` is NULL for messages: the header says from whom. */
@@ -62,6 +64,9 @@ gw_status_t gwd_wire_new(gwd_transport_t *transport, const gwd_wire_events_t *ev
  * aborted link to a process that stands still would otherwise keep it until that goes on. */
 void gwd_wire_cut(gwd_wire_t *wire);  /* its links have been aborted; messages that were kept are gone */
 void gwd_wire_free(gwd_wire_t *wire); /* its links have been aborted; messages that were kept are gone */
+
+/* Connections from these come in, and no others. Once a wire. False: no memory. */
+bool gwd_wire_let_in(gwd_wire_t *wire, const gwd_ip_t *ips, uint32_t n);
 
 /* What others connect to. Owned by the wire. */
 void gwd_wire_address(const gwd_wire_t *wire, const void **address_out, size_t *bytes_out);

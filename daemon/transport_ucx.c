@@ -159,6 +159,7 @@ gw_status_t gwd_transport_open(const gwd_transport_config_t *config, gwd_transpo
         goto err_config;
     }
     ucp_config_release(settings.ucx);
+    transport->has_gate = config->has_gate;
     transport->paths = config->paths < GWD_LINK_PATHS_MAX ? config->paths : GWD_LINK_PATHS_MAX;
     gwd_log(GWD_LOG_INFO, "wire", "%s, devices: %s, transports: %s", gwd_transport_name(),
             config->devices[0] != '\0' ? config->devices : "all",
@@ -207,7 +208,12 @@ gw_status_t gwd_wire_new(gwd_transport_t *transport, const gwd_wire_events_t *ev
     wire->ended_end = &wire->ended;
     wire->kept.next = wire->kept.previous = &wire->kept;
     wire->under_way.next = wire->under_way.previous = &wire->under_way;
+    wire->gate = transport->has_gate ? gwd_gate_new() : NULL;
+    if (transport->has_gate && wire->gate == NULL)
+        goto err_free;
+    gwd_gate_watch(wire->gate);
     status = ucp_worker_create(transport->context, &parameters, &wire->worker);
+    gwd_gate_watch(NULL);
     if (status != UCS_OK)
         goto err_free;
     status = set_handler(wire);
@@ -225,8 +231,13 @@ gw_status_t gwd_wire_new(gwd_transport_t *transport, const gwd_wire_events_t *ev
 err_worker:
     ucp_worker_destroy(wire->worker);
 err_free:
+    gwd_gate_free(wire->gate);
     free(wire);
     return gwd_ucx_fail(text, "cannot make a wire", status);
+}
+
+bool gwd_wire_let_in(gwd_wire_t *wire, const gwd_ip_t *ips, uint32_t n) {
+    return wire->gate == NULL || gwd_gate_let_in(wire->gate, ips, n);
 }
 
 void gwd_wire_cut(gwd_wire_t *wire) {
@@ -236,6 +247,7 @@ void gwd_wire_cut(gwd_wire_t *wire) {
     ucp_worker_release_address(wire->worker, wire->address);
     ucp_worker_destroy(wire->worker);
     wire->worker = NULL;
+    gwd_gate_free(wire->gate);
     while (wire->under_way.next != &wire->under_way) /* what UCX has not given back with that */
         gwd_wire_op_end(wire->under_way.next, UCS_ERR_CANCELED);
     for (gwd_link_t *link = wire->links, *next; link != NULL; link = next) {

@@ -5,10 +5,12 @@
 #include <ucp/api/ucp.h>
 
 #include "transport.h"
+#include "transport_gate.h"
 
 struct gwd_transport {
     ucp_context_h context;
     uint32_t paths;
+    bool has_gate;
 };
 
 /* A send or a receive that UCX has under way, or that has ended and waits to be told. */
@@ -50,6 +52,7 @@ struct gwd_wire {
     gwd_transport_t *transport;
     const gwd_wire_events_t *events;
     void *lane;
+    gwd_gate_t *gate;    /* NULL: none */
     ucp_worker_h worker; /* NULL once it has been cut */
     ucp_address_t *address;
     size_t address_bytes;

@@ -13,7 +13,8 @@ static gwd_transport_config_t wanted(const gwd_config_t *config) {
                                     .transports = config->wire_transports,
                                     .ports = config->wire_ports,
                                     .traffic_class = (uint32_t)config->wire_traffic_class,
-                                    .paths = (uint32_t)config->wire_paths};
+                                    .paths = (uint32_t)config->wire_paths,
+                                    .has_gate = config->wire_gate != 0};
 }
 
 static gw_status_t open_transport(gwd_server_t *server, char *text) {

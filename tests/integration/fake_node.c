@@ -41,6 +41,7 @@ typedef struct fake {
     uint8_t frame[GWD_FRAME_MAX + GWD_SEAL_BYTES + 4];
     gwd_wire_t *wire;
     gwd_link_t *link;
+    gwd_ip_list_t own;
     gwd_cipher_t *cipher, *other; /* this node's, and what node 0 has */
     uint32_t index;
     unsigned under_way, pings, ends; /* the last two: that have come */
@@ -143,6 +144,9 @@ static void greet(fake_t *fake, uint32_t nranks, char **words, size_t n) {
     hello.setting = list;
     hello.address.data = (uint8_t *)(uintptr_t)address;
     hello.address.len = bytes;
+    gwd_ip_own(&fake->own);
+    hello.from.data = (uint8_t *)fake->own.ips;
+    hello.from.len = fake->own.n * sizeof(gwd_ip_t);
     say_frame(fake, GWD_FRAME_HELLO, &hello.base);
     (void)hear_frame(fake, GWD_FRAME_WELCOME);
 }
@@ -337,6 +341,9 @@ static void say_row(fake_t *fake, uint32_t index, const uint8_t *node) {
     row.node.len = GWD_NODE_BYTES;
     row.address.data = (uint8_t *)(uintptr_t)address;
     row.address.len = bytes;
+    gwd_ip_own(&fake->own);
+    row.from.data = (uint8_t *)fake->own.ips;
+    row.from.len = fake->own.n * sizeof(gwd_ip_t);
     row.n_rank = row.n_pid = 1;
     row.rank = &index;
     row.pid = &pid;

@@ -311,9 +311,9 @@ def loopback(n, *flags, each=(), **options):
 
 
 @contextlib.contextmanager
-def nodes(n, *flags, **options):
+def nodes(n, *flags, silence_ms=SILENCE_MS, **options):
     """The same with a short silence; what their wires keep open is known."""
-    with loopback(n, f"--deadline.silence_ms={SILENCE_MS}", *flags, **options) as daemons:
+    with loopback(n, f"--deadline.silence_ms={silence_ms}", *flags, **options) as daemons:
         _learn_wire_fds(daemons)
         yield daemons
 
@@ -335,6 +335,14 @@ def _is_steady(daemon):
     before = daemon.fd_count()
     time.sleep(0.1)
     return daemon.fd_count() == before
+
+
+def listening(daemon):
+    """Its TCP ports that listen."""
+    inodes = {link[8:-1] for link in daemon.fds().values() if link.startswith("socket:[")}
+    with open(f"/proc/{daemon.pid}/net/tcp", encoding="utf-8") as file:
+        rows = [line.split() for line in file][1:]
+    return [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and row[9] in inodes]
 
 
 def ready(daemons, places, **options):

@@ -201,6 +201,31 @@ def settings_that_differ_are_named_on_all_ranks():
                 rank.answer("GW_ERR_BOOTSTRAP", f"{key} is {one} on host", f"and {two} on host")
 
 
+def a_rank_that_comes_late_hears_what_the_others_did():
+    with _root() as a, _branch("--group.credits=128") as b:
+        first, second, here, there = a.rank(), b.rank(), a.rank(), b.rank()
+        unique_id = first.ok("id")
+        _join([first, second], unique_id, 4)
+        told = [rank.answer("GW_ERR_BOOTSTRAP", "group.credits is 64 on host").text for rank in (first, second)]
+        told += [rank.expect("GW_ERR_BOOTSTRAP", f"join g {unique_id} 4 {number}")
+                 for number, rank in ((2, here), (3, there))]
+        equal(len(set(told)), 1, "different reasons")
+
+
+def a_reason_is_kept_for_a_while_only():
+    """The negative control."""
+    with _root("--deadline.bootstrap_s=1") as a, _branch("--group.credits=128") as b:
+        first, second, here, there = a.rank(), b.rank(), a.rank(), b.rank()
+        unique_id = first.ok("id")
+        _join([first, second], unique_id, 4)
+        for rank in (first, second):
+            rank.answer("GW_ERR_BOOTSTRAP", "group.credits")
+        time.sleep(1.2)
+        here.expect("GW_ERR_UNKNOWN_ID", f"join g {unique_id} 4 2", "its group has ended")
+        there.send(f"join g {unique_id} 4 3")
+        there.answer("GW_ERR_BOOTSTRAP", "does not reach the daemon that made the unique id")
+
+
 def the_deadline_names_the_missing_ranks_on_all_nodes():
     with _root("--deadline.bootstrap_s=1") as a, _branch() as b:
         ranks = [a.rank(), b.rank()]
@@ -496,7 +521,7 @@ def nothing_leaks():
         b.rank().expect("GW_ERR_INVALID_ARGUMENT", f"join g {unique_id} 3 0", "is taken")
         ranks[1].kill()
         ranks[0].answer("GW_ERR_RANK_DIED")
-        b.rank().expect("GW_ERR_BOOTSTRAP", f"join g {unique_id} 3 1", "does not")
+        b.rank().expect("GW_ERR_RANK_DIED", f"join g {unique_id} 3 1")
         for _ in range(20):
             with _connect(a) as connection:
                 connection.send(_knock())

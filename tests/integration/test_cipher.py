@@ -14,8 +14,8 @@ import subprocess
 import threading
 import time
 
-from ranks import (PATIENCE_S, SLOW, WIRE, Daemon, Skip, check, contains, equal, exchange, join, kill, loopback, main,
-                   prepare, program, reap, spawn, until)
+from ranks import (PATIENCE_S, SLOW, WIRE, Daemon, Skip, check, contains, equal, exchange, join, kill, listening, loopback,
+                   main, prepare, program, ready, reap, spawn, until)
 
 CIPHER = "--wire.cipher=chacha20-poly1305"
 ALIVE, BEGIN, PART, RESULT, FAIL, BYE = 5, 1, 2, 3, 4, 6
@@ -283,7 +283,7 @@ def anything_at_the_data_ports():
         join(ranks)
         prepare(ranks)
         exchange(ranks)
-        ports = _ports(daemons[0])
+        ports = listening(daemons[0])
         check(len(ports) > 1, f"the daemon listens at {ports} only")
         for port in ports:
             for data in (b"GET / HTTP/1.0\r\n\r\n", os.urandom(20000), bytes(20000), b"\xff" * 20000):
@@ -295,21 +295,84 @@ def anything_at_the_data_ports():
         daemons[0].assert_alive()
 
 
+# ---- strangers before UCX ------------------------------------------------------------------------------------
+
+DEADLY = struct.pack("<QBI", 0xCAFEBABE12345678, 1, 0)  # UCX's greeting, and a packet that 1.13 asserts not to come
+
+
 def _bootstrap_port(daemon):
     return int(daemon.admin_json("status")["listens"][0].split()[-1])
 
 
-def _ports(daemon):
-    """Those that the daemon listens at."""
-    inodes = set()
-    for fd in os.listdir(f"/proc/{daemon.pid}/fd"):
-        with contextlib.suppress(OSError):
-            target = os.readlink(f"/proc/{daemon.pid}/fd/{fd}")
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
-    with open(f"/proc/{daemon.pid}/net/tcp", encoding="utf-8") as file:
-        rows = [line.split() for line in file][1:]
-    return [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and row[9] in inodes]
+def _data_ports(daemon):
+    return [port for port in listening(daemon) if port != _bootstrap_port(daemon)]
+
+
+def _stranger(port, address="127.0.0.9"):
+    connection = socket.create_connection(("127.0.0.1", port), PATIENCE_S, (address, 0))
+    connection.settimeout(0.3)
+    return connection
+
+
+def _is_closed(connection):
+    """Whether the other side has closed it."""
+    try:
+        return connection.recv(1) == b""
+    except socket.timeout:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def a_stranger_at_the_data_ports_is_turned_away():
+    with _nodes(2) as daemons:
+        ranks = ready(daemons, [0, 1])
+        exchange(ranks)
+        for daemon in daemons:
+            ports = _data_ports(daemon)
+            check(ports, "the daemon does not listen for data")
+            for port in ports:
+                with _stranger(port) as connection:
+                    connection.sendall(DEADLY)
+                    until(lambda c=connection: _is_closed(c), "the connection is closed")
+                with _stranger(port, "127.0.0.1") as connection:  # a node's
+                    check(not _is_closed(connection), "a connection from a node's address was closed")
+            exchange(ranks)
+            contains(daemon.log(), "came from ::ffff:127.0.0.9, which is no address of its nodes")
+
+
+def without_the_gate_ucx_gets_a_stranger():
+    """The negative control."""
+    with _nodes(2, "--wire.gate=no") as daemons:
+        exchange(ready(daemons, [0, 1]))
+        for port in _data_ports(daemons[0]):
+            with _stranger(port) as connection:
+                check(not _is_closed(connection), "the connection was closed")
+
+
+def while_a_group_forms_strangers_are_held():
+    with _nodes(3) as daemons:
+        ranks = [daemon.rank() for daemon in daemons]
+        unique_id = ranks[0].ok("id")
+        ranks[1].send(f"join g {unique_id} 3 1")
+        until(lambda: _data_ports(daemons[1]), "its wire is there")
+        with contextlib.ExitStack() as stack:
+            strangers = [stack.enter_context(_stranger(port, address)) for port in _data_ports(daemons[1])
+                         for address in ("127.0.0.9", "127.0.0.1")]
+            for stranger in strangers[::2]:
+                stranger.sendall(DEADLY)
+            check(not any(_is_closed(stranger) for stranger in strangers), "a connection was not held")
+            for number in (0, 2):
+                ranks[number].send(f"join g {unique_id} 3 {number}")
+            for rank in ranks:
+                rank.answer("GW_OK")
+            for stranger in strangers[::2]:
+                until(lambda s=stranger: _is_closed(s), "the connection is closed")
+            check(not any(_is_closed(stranger) for stranger in strangers[1::2]), "a node's was closed")
+            prepare(ranks)
+            exchange(ranks)
+            for rank in ranks:
+                equal(rank.ok("expect b f32 1024 6"), "0", "wrong elements of the sum")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def killed_during_bootstrap():
                        sum(r["present"] for r in g["ranks"]) == 2], "two ranks have joined")
         ranks[2].kill()
         reply = ranks[0].answer("GW_ERR_RANK_DIED", "rank 2", f"pid {ranks[2].pid}")
-        ranks[1].expect("GW_ERR_UNKNOWN_ID", f"join g {unique_id} 3 1")
+        ranks[1].expect("GW_ERR_RANK_DIED", f"join g {unique_id} 3 1", "rank 2", f"pid {ranks[2].pid}")
         check(reply.ms < 10000 * SLOW, f"told after {reply.ms} ms")
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 
-from ranks import (ON_DEVICE, SILENCE_MS, SLOW, check, contains, equal, exchange, join, main, nodes as _nodes, prepare,
+from ranks import (ON_DEVICE, PATIENCE_S, SILENCE_MS, SLOW, check, contains, equal, exchange, join, main, nodes as _nodes, prepare,
                    program, ready as _ready, submit, until)
 
 SOON_MS = 2000 * SLOW
@@ -96,6 +96,25 @@ def many_operations_in_flight():
         for number, rank in enumerate(ranks):  # three times the sum of all: 6, 18, 54
             equal(rank.ok("expect c f32 1024 54"), "0", "wrong elements of the small bucket")
             equal(rank.ok("expect b f32 300000 54"), "0", "wrong elements of the large bucket")
+
+
+def a_node_that_only_gives_does_not_run_away():
+    """Node 0 cannot go on without node 2, which stands still, while node 1 has many chunks that are sent unasked."""
+    count = 1500 * 16384 // 4  # chunks of 16 KiB
+    with _nodes(3, "--wire.chunk_bytes=16K", silence_ms=30000) as daemons:
+        ranks = _ready(daemons, [0, 1, 2], count=count, what="reduce f32 sum")
+        ops = submit(ranks)
+        until(lambda: daemons[2].stat("wire_bytes_sent") > 1 << 20, "it is under way")
+        os.kill(daemons[2].pid, signal.SIGSTOP)
+        sent = None
+        while sent != (sent := daemons[1].stat("wire_bytes_sent")):
+            time.sleep(0.5)
+        taken = daemons[0].stat("wire_bytes_received") // 2
+        os.kill(daemons[2].pid, signal.SIGCONT)
+        for rank, op in zip(ranks, ops):
+            rank.ok(f"wait g {op} {PATIENCE_S * 1000}")
+        equal(ranks[0].ok(f"expect b f32 {count} 6"), "0", "wrong elements of the sum")
+        check(sent < taken + (6 << 20), f"node 1 sent {sent} bytes, and {taken} were taken")
 
 
 # ---- codecs ------------------------------------------------------------------------------------------------

@@ -467,7 +467,7 @@ def test_failures(checks, daemon):
             other.request("GetUniqueId")
             other.close()
             assert "while the group was forming" in refused("GW_ERR_RANK_DIED", client.joined, request)
-            refused("GW_ERR_UNKNOWN_ID", client.joined, client.post_join(id_, 3, 0))
+            refused("GW_ERR_RANK_DIED", client.joined, client.post_join(id_, 3, 0))
 
     with checks("a bucket that is freed, and one whose buffer is released, are gone"), Ranks(daemon, 1) as ranks:
         group, client = ranks.groups[0], ranks.clients[0]

@@ -105,7 +105,7 @@ def training_goes_on_bit_for_bit():
             _give_back(daemons)
         equal(first, straight[:10], "the first half")
         for number, size in enumerate(sizes):
-            residuals = 2 * 24 + 8 * (COUNT + SMALL) if number in CARRIERS else 0
+            residuals = 2 * 32 + 8 * (COUNT + SMALL) if number in CARRIERS else 0
             equal(size, HEAD.size + 4 * len(PLACES) + residuals + 32, f"bytes of rank {number}'s state")
         with _nodes() as daemons:
             ranks = _group(daemons)
@@ -205,7 +205,7 @@ def a_state_that_does_not_fit_changes_nothing():
         _declare(other)
         bad = {"flipped in the middle": (flip(5000), "checksum"), "flipped at the end": (flip(-1), "checksum"),
                "flipped counter": (flip(HEAD.size + 12 + 16), "checksum"),
-               "no magic": (flip(0), "not made by"), "version": (flip(8), "version", "knows 1"),
+               "no magic": (flip(0), "not made by"), "version": (flip(8), "version", "knows 2"),
                "truncated": (lambda data: data[:-100], "cut or damaged"), "longer": (lambda data: data + b"x", "cut or damaged"),
                "tiny": (lambda data: data[:7], "shorter"), "sizes": (flip(HEAD.size + 12 + 8), "add up"),
                "ranks": (flip(15), "numbers of ranks")}
@@ -226,6 +226,45 @@ def other_chunks_are_refused():
             _save(_prepared(daemons), file)
         with _nodes("--wire.chunk_bytes=64K") as daemons:
             _prepared(daemons)[0].expect("GW_ERR_STATE", f"load g {file(0)}", "chunks of 262144", "65536")
+
+
+def _left_to_the_group(daemons):
+    ranks = _group(daemons, [0, 1])
+    for rank in ranks:
+        rank.ok(f"alloc in {COUNT * 4}")
+        rank.ok(f"alloc out {COUNT * 4}")
+        rank.ok(f"bucket k g all_reduce f32 avg {COUNT} in:0 out:0")
+    return ranks
+
+
+def other_codecs_of_the_group_and_another_rounding_are_refused():
+    with _folder() as file:
+        with _nodes("--wire.codec=int8") as daemons:
+            _save(_left_to_the_group(daemons), file)
+            _load(_left_to_the_group(daemons), file)  # the negative control
+        with _nodes("--wire.codec=int4") as daemons:
+            ranks = _left_to_the_group(daemons)
+            ranks[0].expect("GW_ERR_STATE", f"load g {file(0)}", "had int8, and this group has int4", "wire.codec")
+        with _nodes("--wire.codec=int8", "--wire.rounding=stochastic") as daemons:
+            ranks = _left_to_the_group(daemons)
+            ranks[0].expect("GW_ERR_STATE", f"load g {file(0)}", "nearest rounding, and the group has stochastic")
+
+
+def what_auto_chooses_otherwise_is_loaded_and_logged():
+    with _folder() as file:
+        with _nodes("--wire.codec=int8") as daemons:
+            _save(_left_to_the_group(daemons), file)
+        with _nodes("--wire.codec=auto:bf16") as daemons:
+            _load(_left_to_the_group(daemons), file)
+            contains(daemons[0].log(), "goes on with a state of codec int8 where auto now has")
+
+
+def buckets_that_name_their_codec_go_on_in_any_group():
+    with _folder() as file:
+        with _nodes("--wire.codec=int8") as daemons:
+            _save(_prepared(daemons), file)
+        with _nodes("--wire.codec=bf16") as daemons:
+            _load(_prepared(daemons), file)
 
 
 def an_operation_under_way_is_in_the_way():
@@ -273,7 +312,7 @@ def clients_that_give_no_proper_memfd_are_refused():
                                ("GW_ERR_BUFFER_SEAL", gw.Memory(size, seals=gw.F_SEAL_SHRINK | gw.F_SEAL_SEAL))):
             refused(status, [memory.fd])
         state = group.save_state()
-        equal(HEAD.unpack(state[:HEAD.size]), (b"GWSTATE\0", 1, 2, 2, 0, 2 * 131072, size, 0, 0), "the head of a state")
+        equal(HEAD.unpack(state[:HEAD.size]), (b"GWSTATE\0", 2, 2, 2, 0, 2 * 131072, size, 0, 0), "the head of a state")
         group.load_state(state)
         with tempfile.TemporaryFile() as file:
             file.write(state)

@@ -20,6 +20,9 @@ static gwd_group_map_t *new_map(uint32_t own) {
     for (uint32_t n = 0; n < N_NODES; n++) {
         memset(map->nodes[n].id, (int)n + 1, sizeof(map->nodes[n].id));
         map->nodes[n].host[0] = (char)('a' + (int)n);
+        if (n != own)
+            CU_ASSERT_TRUE_FATAL(
+                gwd_ip_copy(map->nodes[n].id, sizeof(gwd_ip_t), &map->nodes[n].ips, &map->nodes[n].n_ips));
     }
     return map;
 }
@@ -52,6 +55,9 @@ static void nodes_are_ordered_by_their_lowest_new_rank(void) {
         CU_ASSERT_EQUAL(map->nodes[0].lowest_rank, 0);
         CU_ASSERT_EQUAL(map->nodes[1].lowest_rank, 1);
         CU_ASSERT_STRING_EQUAL(map->nodes[0].host, "c");
+        CU_ASSERT_EQUAL(map->nodes[map->own_node].n_ips, 0);
+        CU_ASSERT_EQUAL_FATAL(map->nodes[1 - map->own_node].n_ips, 1);
+        CU_ASSERT_EQUAL(map->nodes[1 - map->own_node].ips->bytes[0], own == 2 ? 2 : 3);
         CU_ASSERT_STRING_EQUAL(map->nodes[1].host, "b");
         CU_ASSERT_EQUAL(gwd_group_map_find(map, from->nodes[2].id), 0);
         CU_ASSERT_EQUAL(gwd_group_map_find(map, from->nodes[1].id), 1);

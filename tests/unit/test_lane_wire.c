@@ -135,6 +135,10 @@ void gwd_wire_data(gwd_lane_group_t *group, const gwd_wire_header_t *header, uin
     (void)group, (void)header, (void)bytes, (void)message;
 }
 
+void gwd_wire_hear_taken(gwd_peer_t *peer, uint64_t taken) {
+    peer->data_taken = taken;
+}
+
 void gwd_wire_free_flights(struct gwd_wire_group *wire) {
     (void)wire;
 }
@@ -320,10 +324,13 @@ static void each_group_has_its_own_silence(void) {
     begin();
     worlds[0].group.silence_ns = 100 * SECOND_NS;
     worlds[1].group.silence_ns = SECOND_NS;
+    worlds[1].peers[1].taken = 7;
     now_ns = gwd_now_ns();
     gwd_lane_wire_tick(&lane, now_ns + SECOND_NS / 2);
     CU_ASSERT_EQUAL(n_said, 1);
     CU_ASSERT_EQUAL(said[0].kind, GWD_WIRE_ALIVE);
+    CU_ASSERT_EQUAL(said[0].taken, 7);
+    CU_ASSERT_EQUAL(worlds[1].peers[1].said_taken, 7);
     CU_ASSERT_EQUAL(said[0].wire_id, worlds[1].map.wire_id);
     CU_ASSERT_EQUAL(lane.next_alive_ns, now_ns + SECOND_NS / 2 + SECOND_NS / 10);
     gwd_lane_wire_tick(&lane, now_ns + 2 * SECOND_NS);
