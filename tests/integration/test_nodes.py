@@ -25,7 +25,8 @@ def _sums(ranks, count=1024):
 
 
 def _matrix(places, seed, *words, flags=()):
-    with _nodes(max(places) + 1, *flags) as daemons:
+    patient = f"--deadline.silence_ms={5 * SILENCE_MS}"  # values are asked for, on a machine that may be busy
+    with _nodes(max(places) + 1, patient, *flags) as daemons:
         sockets = ",".join(daemons[place].socket for place in places)
         result = subprocess.run([program("tests/integration/matrix"), str(len(places)), str(seed), f"sockets={sockets}",
                                  *words, *WHERE], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
