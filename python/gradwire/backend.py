@@ -34,7 +34,8 @@ KEPT_MAX = 1024  # operations that nobody has waited for yet
 _OPS = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "prod"}
 _BOOLEAN = {"SUM": "max", "MAX": "max", "MIN": "min", "PRODUCT": "min"}  # or, or, and, and
 
-_generations: dict[str, int] = {}  # how often a group of a name was made: the same on all its ranks
+# How often a group of a name was made, which is the same on all its ranks, and the last one.
+_made: dict[str, tuple[int, weakref.ref]] = {}
 
 
 def _op_name(op: Any) -> str:
@@ -109,9 +110,10 @@ class Work(c10d.Work):
             return self._future
 
     def _new_future(self) -> Any:
+        """DDP's C++ takes a future that Python gave an exception for one with a result; it knows errors of callbacks."""
         future = torch.futures.Future()
         self._pg.waiter.add(lambda: self._end(None), future)
-        return future
+        return future.then(lambda ended: ended.value())
 
     def is_completed(self) -> bool:
         return self._ended or all(operation.done() for operation in self._operations)
@@ -175,12 +177,25 @@ class ProcessGroup(dist.ProcessGroup):
         self.group, self.timeout = group, timeout
         self.waiter = Waiter(group)
         self._streams: dict[torch.device, Any] = {}
+        self._names = {"name": "", "description": ""}
         self._kept: dict[int, Work] = {}
         self._closing = weakref.finalize(self, _close, group, self.waiter)
         self._closing.atexit = False  # a process that ends says so to the daemon by ending, at once
 
     def getBackendName(self) -> str:
         return NAME
+
+    def setGroupName(self, name: str) -> None:
+        self._names["name"] = name
+
+    def getGroupName(self) -> str:
+        return self._names["name"]
+
+    def setGroupDesc(self, description: str) -> None:
+        self._names["description"] = description
+
+    def getGroupDesc(self) -> str:
+        return self._names["description"]
 
     def check(self) -> None:
         """Raises unless all that was exchanged so far can be trusted; of a GPU: that its streams have come to."""
@@ -332,11 +347,15 @@ class ProcessGroup(dist.ProcessGroup):
 
 def _create(options: Any, _backend_options: Any = None) -> ProcessGroup:
     """What torch.distributed calls on all ranks of a new group."""
-    name = options.group_id
-    _generations[name] = _generations.get(name, 0) + 1  # a store may outlive a group of this name
-    group = _rendezvous.join(connection(), options.store, f"gradwire/{_generations[name]}", options.group_rank,
-                             options.group_size, codec="none")
-    return ProcessGroup(group, options.timeout)
+    number, last = _made.get(options.group_id, (0, lambda: None))
+    old = last()
+    if old is not None:  # destroyed, which not every torch says; a model may still have it
+        old.shutdown()
+    group = _rendezvous.join(connection(), options.store, f"gradwire/{number}", options.group_rank, options.group_size,
+                             codec="none")  # the store may have outlived the old group: hence the number
+    made = ProcessGroup(group, options.timeout)
+    _made[options.group_id] = (number + 1, weakref.ref(made))
+    return made
 
 
 def _process_group(group: Any) -> ProcessGroup:
