@@ -32,6 +32,7 @@ __all__ = ["ProcessGroup", "check", "guard"]
 NAME = "gradwire"
 KEPT_MAX = 1024  # operations that nobody has waited for yet
 _OPS = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "prod"}
+_ELSEWHERE = 'use a group of another backend for it, as torch.distributed.new_group(backend="gloo")'
 _BOOLEAN = {"SUM": "max", "MAX": "max", "MIN": "min", "PRODUCT": "min"}  # or, or, and, and
 
 # How often a group of a name was made, which is the same on all its ranks, and the last one.
@@ -55,8 +56,8 @@ def _operand(flat: torch.Tensor, op: Any) -> tuple[torch.Tensor, str]:
     name = _op_name(op)
     ops = _BOOLEAN if flat.dtype == torch.bool else _OPS
     if name not in ops:
-        raise errors.Error("GW_ERR_UNSUPPORTED", f"ReduceOp.{name} of {flat.dtype}: gradwire has {', '.join(ops)} for it; "
-                           'or use a group of another backend, as torch.distributed.new_group(backend="gloo")')
+        raise errors.Error("GW_ERR_UNSUPPORTED", f"ReduceOp.{name} of {flat.dtype}: gradwire has {', '.join(ops)} for it; " +
+                           _ELSEWHERE)
     return (flat.view(torch.uint8) if flat.dtype == torch.bool else flat), ops[name]
 
 
@@ -89,7 +90,7 @@ class Work(c10d.Work):
         pg.keep(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Until the result is there; of a GPU: makes the current stream wait. A timeout above 0 instead of the group's."""
+        """Until the result is there; of a GPU: makes the current stream wait. timeout: instead of the group's, if not 0."""
         self._end(timeout)
         return True
 
@@ -110,7 +111,7 @@ class Work(c10d.Work):
             return self._future
 
     def _new_future(self) -> Any:
-        """DDP's C++ takes a future that Python gave an exception for one with a result; it knows errors of callbacks."""
+        """DDP's C++ takes a future that Python gave an exception for one with a result, but knows errors of callbacks."""
         future = torch.futures.Future()
         self._pg.waiter.add(lambda: self._end(None), future)
         return future.then(lambda ended: ended.value())
@@ -132,7 +133,7 @@ class Work(c10d.Work):
 
 
 class _DeviceWork(Work):
-    """Of tensors of a GPU. A stream of the group's waits for each operation; whoever wants the result waits for that."""
+    """Of tensors of a GPU. A stream of the group's waits for each operation; who wants the result waits for that."""
 
     def __init__(self, pg: ProcessGroup, operations: list[Operation], finish: Callable[[], None], result: list,
                  used: list[torch.Tensor]):
@@ -144,7 +145,7 @@ class _DeviceWork(Work):
         with torch.cuda.stream(self._stream):
             finish()
             self._event = self._stream.record_event()
-        for tensor in used:  # the allocator gives its memory to nobody before that
+        for tensor in (*used, *result):  # the allocator gives their memory to nobody before that
             tensor.record_stream(self._stream)
 
     def _end(self, timeout: timedelta | None) -> list:
@@ -170,7 +171,7 @@ def _close(group: Group, waiter: Waiter) -> None:
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """What `init_process_group("gradwire")` and `new_group` make. Its methods are those that torch.distributed calls."""
+    """What `init_process_group("gradwire")` and `new_group` make, with the methods that torch.distributed calls."""
 
     def __init__(self, group: Group, timeout: timedelta):
         super().__init__(group.rank, group.size)
@@ -248,7 +249,8 @@ class ProcessGroup(dist.ProcessGroup):
         flat = _flat(tensors[0])
         array, how = _operand(flat, opts.reduceOp)
         pairs = [(tensors[0], flat)] if self.group.rank == opts.rootRank else []
-        return self._work([array], lambda: [self.group.reduce(array, opts.rootRank, how, async_op=True)] if flat.numel() else [],
+        return self._work([array] if flat.numel() else [],
+                          lambda: [self.group.reduce(array, opts.rootRank, how, async_op=True)] if flat.numel() else [],
                           _copy_back(pairs), tensors)
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
@@ -264,17 +266,19 @@ class ProcessGroup(dist.ProcessGroup):
     def _reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> Work:
         op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
         flats = [_flat(output) for output in outputs]
-        operands = [(_operand(flat, op)[0], *_operand(array, op)) for flat, array in zip(flats, inputs) if array.numel()]
-        used = [array for flat, sent, _ in operands for array in (flat, sent)]
-        return self._work(used, lambda: [self.group.reduce_scatter(flat, sent, how, async_op=True)
-                                         for flat, sent, how in operands], _copy_back(list(zip(outputs, flats))), outputs)
+        operands = [(_operand(flat, op)[0], *_operand(array, op))
+                    for flat, array in zip(flats, inputs) if array.numel()]
+        return self._work([array for flat, sent, _ in operands for array in (flat, sent)],
+                          lambda: [self.group.reduce_scatter(flat, sent, how, async_op=True)
+                                   for flat, sent, how in operands], _copy_back(list(zip(outputs, flats))), outputs)
 
     # ---- copies --------------------------------------------------------------------------------------
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         flats = [_flat(tensor) for tensor in tensors]
         moved = [_moved(flat) for flat in flats if flat.numel()]
-        return self._work(moved, lambda: [self.group.broadcast(array, opts.rootRank, async_op=True) for array in moved],
+        return self._work(moved,
+                          lambda: [self.group.broadcast(array, opts.rootRank, async_op=True) for array in moved],
                           _copy_back(list(zip(tensors, flats))), tensors)
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
@@ -282,7 +286,7 @@ class ProcessGroup(dist.ProcessGroup):
             raise ValueError("all_gather: tensors of different sizes; gradwire gathers equal ones: pad them to one size")
         sent = _flat(inputs[0])
         whole = sent.new_empty(self.group.size * sent.numel())
-        pieces = list(zip(outputs[0], whole.split(sent.numel()) if sent.numel() else [sent] * self.group.size))
+        pieces = list(zip(outputs[0], whole.view(self.group.size, -1))) if sent.numel() else []
         return self._allgather([whole], [sent], _copy_back(pieces), outputs[0])
 
     def _allgather_base(self, output: torch.Tensor, array: torch.Tensor, opts: Any = None) -> Work:
@@ -297,7 +301,8 @@ class ProcessGroup(dist.ProcessGroup):
                    result: list[torch.Tensor]) -> Work:
         arrays = [(_moved(whole), _moved(sent)) for whole, sent in zip(wholes, inputs) if sent.numel()]
         return self._work([array for pair in arrays for array in pair],
-                          lambda: [self.group.all_gather(whole, sent, async_op=True) for whole, sent in arrays], finish, result)
+                          lambda: [self.group.all_gather(whole, sent, async_op=True) for whole, sent in arrays],
+                          finish, result)
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
         """By all_gather: every rank needs memory for all."""
@@ -312,7 +317,8 @@ class ProcessGroup(dist.ProcessGroup):
             outputs[0].new_empty(count * self.group.size)
         moved = _moved(whole)
         mine = whole[self.group.rank * count:(self.group.rank + 1) * count]
-        return self._work([moved], lambda: [self.group.broadcast(moved, opts.rootRank, async_op=True)] if count else [],
+        return self._work([moved] if count else [],
+                          lambda: [self.group.broadcast(moved, opts.rootRank, async_op=True)] if count else [],
                           _copy_back([(outputs[0], mine)]), outputs)
 
     def barrier(self, opts: Any = None) -> Work:
@@ -326,8 +332,7 @@ class ProcessGroup(dist.ProcessGroup):
     # ---- what there is not ---------------------------------------------------------------------------
 
     def _unsupported(self, name: str) -> Any:
-        raise errors.Error("GW_ERR_UNSUPPORTED", f"{name}: gradwire has no messages between two ranks; use a group of another "
-                           'backend for it, as torch.distributed.new_group(backend="gloo")')
+        raise errors.Error("GW_ERR_UNSUPPORTED", f"{name}: gradwire has no messages between two ranks; " + _ELSEWHERE)
 
     def send(self, *_arguments: Any) -> Any:
         self._unsupported("send")

@@ -2,13 +2,14 @@
 
     backend_rank.py SCENARIO...      as ddp_rank.py
 
-For each scenario it prints "SCENARIO same", or what is wrong.
+For each scenario it prints "SCENARIO same", or what is wrong. What goes wrong is in backend_faults.py.
 """
 
+import contextlib
 import copy
+import glob
 import os
 import sys
-import time
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,6 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import gradwire.backend
 import gradwire.torch
 
-SOON_S = 2.0  # "within 2 s"
 _gloo, _n_stores = None, 0
 
 
@@ -220,10 +220,8 @@ class Normed(Perceptron):
 def compare(make, with_hook=False, uneven=False, **options):
     """The same model and data with DDP over Gloo and over gradwire. With two ranks sums are the same bit for bit."""
     def training(model):
-        if not uneven:
-            return train(model)
-        with model.join():
-            return train(model, steps=STEPS - 2 * RANK)
+        with model.join() if uneven else contextlib.nullcontext():
+            return train(model, steps=STEPS - 2 * RANK if uneven else STEPS)
     torch.manual_seed(7 + RANK)  # DDP broadcasts the first rank's parameters
     model = make()
     theirs = training(DDP(copy.deepcopy(model).to(DEVICE), process_group=gloo(), **options))
@@ -265,6 +263,54 @@ def with_the_hook():
     return compare(Normed, with_hook=True)
 
 
+def sync_batch_norm():
+    """On GPUs only: torch has it nowhere else."""
+    return compare(lambda: nn.SyncBatchNorm.convert_sync_batchnorm(Normed(), dist.group.WORLD))
+
+
+def sharded():
+    """FSDP2 over gradwire, and over Gloo on the CPU."""
+    if tuple(int(word) for word in torch.__version__.split(".")[:2]) < (2, 6):
+        return "missing"
+    from torch.distributed.fsdp import fully_shard
+    results = []
+    for backend in ("gradwire", "gloo"):
+        anew(backend)
+        mesh = dist.device_mesh.init_device_mesh(DEVICE.split(":")[0], (SIZE,))
+        torch.manual_seed(7)
+        model = Perceptron().to(DEVICE)
+        for layer in (model.first, model.second, model):
+            fully_shard(layer, mesh=mesh)
+        train(model)
+        results.append([p.full_tensor() for p in model.parameters()])
+    anew("gradwire")
+    return "same" if not differing(*results) else f"parameters {differing(*results)} differ"
+
+
+def _signs_of_nccl():
+    """Names of threads and files that come with a communicator. (That the library is loaded says
+    nothing: torch is linked to it.)"""
+    names = []
+    for path in glob.glob("/proc/self/task/*/comm"):
+        with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
+            names.append(file.read().strip())
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        names += [line.split()[-1] for line in maps if "/dev/shm/nccl" in line]
+    return [name for name in names if "nccl" in name.lower()]
+
+
+def without_nccl():
+    """A training makes no communicator of NCCL; one that is made on purpose is seen."""
+    train(DDP(Normed().to(DEVICE)))
+    found = _signs_of_nccl()
+    if found:
+        return f"found {found}"
+    groups = [dist.new_group([rank], backend="nccl") for rank in range(SIZE)]
+    dist.all_reduce(torch.ones(1, device=DEVICE), group=groups[RANK])
+    torch.cuda.synchronize()
+    return "same" if _signs_of_nccl() else "a communicator that is there is not seen"
+
+
 def begun_anew():
     """As a notebook's cell that is run again: all is made anew in the same process, the models of before still live."""
     results, models = [], []
@@ -279,212 +325,15 @@ def begun_anew():
     return "same" if not differing(results[0], results[1]) + differing(results[0], results[2]) else "results differ"
 
 
-# ---- what goes wrong; the last scenarios of a process ---------------------------------------------------------
-
-
-class Fails(torch.autograd.Function):
-    """In the middle of backward, where the first buckets are on their way, something happens."""
-
-    happens = None
-
-    @staticmethod
-    def forward(_context, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(_context, gradient):
-        if Fails.happens:
-            Fails.happens()
-        return gradient
-
-
-class Fragile(Perceptron):
-    def forward(self, x):
-        return self.last(torch.relu(self.second(Fails.apply(torch.relu(self.first(x))))))
-
-
-def step(model, optimizer, number):
-    optimizer.zero_grad()
-    x, y = batch(number)
-    nn.functional.cross_entropy(model(x), y).backward()
-    optimizer.step()
-
-
-def moment(name):
-    """When the other rank did it; the clock is one for all processes of a host."""
-    return float(dist.distributed_c10d._get_default_store().get(name))
-
-
-def mark(name):
-    dist.distributed_c10d._get_default_store().set(name, str(time.monotonic()))
-
-
-def die():
-    mark("died")
-    os._exit(0)
-
-
-def fragile(**options):
-    torch.manual_seed(7)
-    model = DDP(Fragile().to(DEVICE), bucket_cap_mb=0.02, **options)
-    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-
-def killed_rank():
-    """The last rank ends in a backward. The others hear of it soon, take no step, and go on without it."""
-    model, optimizer = fragile()
-    if SIZE > 2:
-        gradwire.torch.register(model).guard(optimizer)
-    gradwire.backend.guard(optimizer)
-    for number in range(2):
-        step(model, optimizer, number)
-    good = copy.deepcopy((model.module.state_dict(), optimizer.state_dict()))
-    if RANK == SIZE - 1:
-        Fails.happens = die
-    try:
-        step(model, optimizer, 2)
-        if DEVICE != "cpu":
-            torch.cuda.synchronize()
-            optimizer.step()
-        return "no error came"
-    except RuntimeError as error:  # gradwire.Error is one; what comes out of torch's C++ is not always more than that
-        heard, text = time.monotonic(), str(error)
-    if heard - moment("died") > SOON_S:
-        return f"it was heard after {heard - moment('died'):.1f} s"
-    if "GW_ERR_RANK_DIED" not in text or f"rank {SIZE - 1}" not in text:
-        return text
-    try:
-        optimizer.step()
-        return "a step was taken"
-    except gradwire.GroupError as error:
-        if f"rank {SIZE - 1}" not in str(error):
-            return str(error)
-    if any(not torch.equal(a, b) for a, b in zip(good[0].values(), model.module.state_dict().values())):
-        return "the parameters have changed"
-    return goes_on(good) if SIZE > 2 else "same"
-
-
-def goes_on(good):
-    """Those who are left form a group, and train as those do over Gloo."""
-    results = []
-    for backend in ("gradwire", "gloo"):
-        anew(backend, SIZE - 1)
-        model, optimizer = fragile()
-        model.module.load_state_dict(good[0])
-        optimizer.load_state_dict(copy.deepcopy(good[1]))
-        for number in range(2, 5):
-            step(model, optimizer, number)
-        results.append([p.detach().clone() for p in model.parameters()])
-        dist.barrier()
-    return "same" if not differing(*results) and differing(results[0], list(good[0].values())) else "they differ"
-
-
-def failing_backward():
-    """An exception in one rank's backward: it leaves, and the others hear that it has. All begin anew."""
-    model, optimizer = fragile()
-    step(model, optimizer, 0)
-
-    def fail():
-        raise ValueError("this one fails")
-    if RANK == 1:
-        Fails.happens = fail
-    try:
-        step(model, optimizer, 1)
-        return "no exception came"
-    except ValueError as error:
-        if RANK != 1:
-            return str(error)
-        mark("failed")
-    except RuntimeError as error:
-        if "GW_ERR_RANK_LEFT" not in str(error) or "rank 1" not in str(error):
-            return str(error)
-    Fails.happens = None
-    anew("gradwire")
-    model, optimizer = fragile()
-    step(model, optimizer, 0)
-    gradwire.backend.check()
-    return "same"
-
-
-def restarted_daemon():
-    """Between two steps; test_backend.py does it when it is told."""
-    model, optimizer = fragile()
-    step(model, optimizer, 0)
-    print("restart now", flush=True)
-    sys.stdin.readline()
-    try:
-        step(model, optimizer, 1)
-        return "no error came"
-    except RuntimeError as error:
-        if "GW_ERR_DAEMON_GONE" not in str(error):
-            return str(error)
-    gradwire.init()
-    mine = torch.ones(3, device=DEVICE)
-    gradwire.all_reduce(mine)
-    gradwire.finish()
-    anew("gradwire")
-    model, optimizer = fragile()
-    hook = gradwire.torch.register(model)
-    step(model, optimizer, 1)
-    hook.check()
-    hook.close()
-    return "same" if mine.tolist() == [SIZE] * 3 else str(mine)
-
-
-class Samples(torch.utils.data.Dataset):
-    def __len__(self):
-        return 64
-
-    def __getitem__(self, index):
-        return torch.full((40,), float(index)), index % 10
-
-
-def loaders():
-    """Processes that are forked beside the connection, and end, do no harm to it; nor do they hide that a rank dies."""
-    model, optimizer = fragile()
-    data = torch.utils.data.DataLoader(Samples(), batch_size=4, num_workers=2, multiprocessing_context="fork",
-                                       pin_memory=DEVICE != "cpu")
-    for _epoch in range(2):
-        for x, y in data:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x.to(DEVICE)), y.to(DEVICE)).backward()
-            optimizer.step()
-    gradwire.backend.check()
-    still = iter(data)  # its processes live while a rank dies
-    next(still)
-    dist.barrier()
-    if RANK == SIZE - 1:
-        die()
-    try:
-        dist.barrier()
-        return "no error came"
-    except gradwire.GroupError as error:
-        heard = time.monotonic() - moment("died")
-        return "same" if "GW_ERR_RANK_DIED" in str(error) and heard < SOON_S else f"{error} after {heard:.1f} s"
-
-
-def interrupted():
-    """Ctrl-C: every rank that waits for one that does not come gets it."""
-    dist.barrier()
-    try:
-        print("interrupt now", flush=True)
-        if RANK == 0:
-            dist.all_reduce(torch.ones(3, device=DEVICE))
-            torch.cuda.is_available() and torch.cuda.synchronize()
-        else:
-            time.sleep(60)
-        return "nothing came"
-    except KeyboardInterrupt:
-        return "same"
-
-
-def main():
+def main(scenarios):
     torch.set_num_threads(1)
+    if DEVICE != "cpu":
+        torch.cuda.set_device(DEVICE)
     dist.init_process_group("gradwire")
     for name in sys.argv[1:]:
-        print(name, globals()[name](), flush=True)
+        print(name, scenarios[name](), flush=True)
     os._exit(0)  # a process group whose peer has gone is not waited for
 
 
 if __name__ == "__main__":
-    main()
+    main(globals())

@@ -1,15 +1,15 @@
-"""test_backend.py - torch.distributed over gradwire on the CPU: what Gloo gives, bit for bit, and what happens to faults
+"""test_backend.py - torch.distributed over gradwire on the CPU: what Gloo gives, bit for bit, and what faults do
 
-See backend_rank.py for what each scenario does.
+See backend_rank.py and backend_faults.py for what each scenario does.
 """
 
 import signal
 import subprocess
 
-from ranks import Daemon, check, equal, main
-from torch_ranks import TIMEOUT_S, check_same, finish, start
+from ranks import Daemon, Skip, check, equal, main
+from torch_ranks import TIMEOUT_S, check_same, finish, run, start
 
-WORKER = "backend_rank.py"
+WORKER, FAULTS = "backend_rank.py", "backend_faults.py"
 
 
 def _all_same(n, *scenarios):
@@ -23,13 +23,26 @@ def collectives():
 
 def trainings():
     _all_same(2, "plain", "buffers", "small_buckets", "unused_parameters", "static_graph", "uneven_inputs",
-              "with_the_hook", "begun_anew", "failing_backward")
+              "with_the_hook", "begun_anew")
+
+
+def sharded_training():
+    with Daemon(bystanders=False) as daemon:
+        for rank, (said, errors) in enumerate(run(WORKER, [daemon] * 2, "sharded")):
+            if said.get("sharded") == "missing":
+                raise Skip("this torch has no FSDP2")
+            equal(said.get("sharded"), "same", f"rank {rank} ({errors})")
+
+
+def an_exception_in_one_backward():
+    with Daemon(bystanders=False) as daemon:
+        check_same(FAULTS, [daemon] * 2, "failing_backward")
 
 
 def _survivors_are_well(n, scenario):
     with Daemon(bystanders=False) as daemon:
-        for rank, (said, errors) in enumerate(finish(start(WORKER, [daemon] * n, scenario))[:-1]):
-            equal(said.get(scenario), "same", f"what rank {rank} says ({errors})")
+        every = finish(start(FAULTS, [daemon] * n, scenario))[:-1]
+        equal([said.get(scenario) for said, _ in every], ["same"] * (n - 1), f"what they say ({every})")
         check(daemon.process.poll() is None, "the daemon has ended")
 
 
@@ -52,7 +65,7 @@ def _when_told(processes, word):
 
 def a_daemon_that_is_restarted():
     with Daemon(bystanders=False) as daemon:
-        processes = start(WORKER, [daemon] * 2, "restarted_daemon", stdin=subprocess.PIPE)
+        processes = start(FAULTS, [daemon] * 2, "restarted_daemon", stdin=subprocess.PIPE)
         _when_told(processes, "restart now")
         daemon.die()
         daemon.restart()
@@ -65,7 +78,7 @@ def a_daemon_that_is_restarted():
 
 def ctrl_c_ends_a_wait():
     with Daemon(bystanders=False) as daemon:
-        processes = start(WORKER, [daemon] * 2, "interrupted")
+        processes = start(FAULTS, [daemon] * 2, "interrupted")
         _when_told(processes, "interrupt now")
         for process in processes:
             process.send_signal(signal.SIGINT)
