@@ -56,7 +56,7 @@ def _operand(flat: torch.Tensor, op: Any) -> tuple[torch.Tensor, str]:
     name = _op_name(op)
     ops = _BOOLEAN if flat.dtype == torch.bool else _OPS
     if name not in ops:
-        raise errors.Error("GW_ERR_UNSUPPORTED", f"ReduceOp.{name} of {flat.dtype}: gradwire has {', '.join(ops)} for it; " +
+        raise errors.Error("GW_ERR_UNSUPPORTED", f"ReduceOp.{name} of {flat.dtype}: gradwire has {', '.join(ops)}; " +
                            _ELSEWHERE)
     return (flat.view(torch.uint8) if flat.dtype == torch.bool else flat), ops[name]
 
@@ -90,7 +90,7 @@ class Work(c10d.Work):
         pg.keep(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Until the result is there; of a GPU: makes the current stream wait. timeout: instead of the group's, if not 0."""
+        """Until the result is there; of a GPU: makes the current stream wait. A timeout of 0 is the group's."""
         self._end(timeout)
         return True
 
@@ -111,7 +111,7 @@ class Work(c10d.Work):
             return self._future
 
     def _new_future(self) -> Any:
-        """DDP's C++ takes a future that Python gave an exception for one with a result, but knows errors of callbacks."""
+        """DDP's C++ takes a future that Python gave an exception for one with a result; errors of callbacks it knows."""
         future = torch.futures.Future()
         self._pg.waiter.add(lambda: self._end(None), future)
         return future.then(lambda ended: ended.value())
@@ -283,7 +283,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         if len({output.numel() for output in (*outputs[0], inputs[0])}) != 1:
-            raise ValueError("all_gather: tensors of different sizes; gradwire gathers equal ones: pad them to one size")
+            raise ValueError("all_gather: the tensors have different sizes; pad them to one")
         sent = _flat(inputs[0])
         whole = sent.new_empty(self.group.size * sent.numel())
         pieces = list(zip(outputs[0], whole.view(self.group.size, -1))) if sent.numel() else []
@@ -295,7 +295,8 @@ class ProcessGroup(dist.ProcessGroup):
     def allgather_into_tensor_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor],
                                         opts: Any = None) -> Work:
         flats = [_flat(output) for output in outputs]
-        return self._allgather(flats, [_flat(array) for array in inputs], _copy_back(list(zip(outputs, flats))), outputs)
+        return self._allgather(flats, [_flat(array) for array in inputs], _copy_back(list(zip(outputs, flats))),
+                               outputs)
 
     def _allgather(self, wholes: list[torch.Tensor], inputs: list[torch.Tensor], finish: Callable[[], None],
                    result: list[torch.Tensor]) -> Work:
