@@ -111,7 +111,7 @@ class Work(c10d.Work):
             return self._future
 
     def _new_future(self) -> Any:
-        """DDP's C++ takes a future that Python gave an exception for one with a result; errors of callbacks it knows."""
+        """DDP's C++ takes one that Python gave an exception for one with a result; errors of callbacks it knows."""
         future = torch.futures.Future()
         self._pg.waiter.add(lambda: self._end(None), future)
         return future.then(lambda ended: ended.value())
