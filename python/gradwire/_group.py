@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections import OrderedDict
 from typing import Any, Callable
 
@@ -14,6 +15,7 @@ ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, BARRIER = range(1, 7)
 OPS = {"sum": 1, "avg": 2, "min": 3, "max": 4, "prod": 5}
 CODECS = {None: 0, "none": 1, "fp16": 2, "bf16": 3, "fp8": 4, "int8": 5, "int4": 6}  # None: the group's
 ROUNDINGS = {None: 0, "nearest": 1, "stochastic": 2}
+SLICE_S = 0.2  # a wait returns to Python so often, which looks for Ctrl-C then
 BUCKETS_MAX = 256  # that a group keeps; the least recently used goes first
 
 
@@ -50,10 +52,30 @@ class Context:
         handle = _library.out("gw_group_init_config", self.handle, ctypes.byref(copy), size, rank, ctypes.byref(config))
         return Group(self, handle, rank, size)
 
+    def alive(self) -> bool:
+        """Whether the daemon answers."""
+        try:
+            self.pool.allocate(1).release()
+        except errors.Error:
+            return False
+        return True
+
     def close(self) -> None:
         if self.handle:
             _library.library().gw_disconnect(self.handle)
         self.handle = 0
+
+
+_connections: dict[str | None, Context] = {}
+
+
+def connection(socket: str | None = None) -> Context:
+    """One that this process shares among its models and process groups. A new one if the daemon of the old one has gone,
+    or this process was forked since; groups of the old one stay what they are."""
+    known = _connections.get(socket)
+    if known is None or not known.alive():
+        _connections[socket] = known = Context(socket)
+    return known
 
 
 class Work:
@@ -80,9 +102,13 @@ class Work:
         if self._stream is not None:
             _library.call("gw_stream_wait", self._group.handle, self._op, stream if stream is not None else self._stream)
             return
-        code = _library.library().gw_wait(self._group.handle, self._op, -1 if timeout is None else int(timeout * 1e9))
-        if code == errors.TIMEOUT:
-            raise _library.error(code)
+        end = None if timeout is None else time.monotonic() + timeout
+        code = errors.TIMEOUT
+        while code == errors.TIMEOUT:
+            left = SLICE_S if end is None else max(0.0, min(SLICE_S, end - time.monotonic()))
+            code = _library.library().gw_wait(self._group.handle, self._op, int(left * 1e9))
+            if code == errors.TIMEOUT and left < SLICE_S:
+                raise _library.error(code)
         if code != _library.OK:
             error = _library.error(code)
             self._abandon()
@@ -309,10 +335,13 @@ class Group:
         return self._run((array,), REDUCE, span, span if self.rank == root else None, span.count, 0, async_op, stream, op=op,
                          root=root, name=name)
 
-    def barrier(self) -> None:
+    def barrier(self, *, async_op: bool = False) -> Work | None:
         """Returns when all ranks have called it."""
-        bucket = self.bucket(BARRIER, 1, 0, 0, 0)
-        Work(self, self.submit(bucket), lambda: None, None).wait()
+        work = Work(self, self.submit(self.bucket(BARRIER, 1, 0, 0, 0)), lambda: None, None)
+        if async_op:
+            return work
+        work.wait()
+        return None
 
     def _check_pieces(self, whole: _arrays.Span, piece: _arrays.Span, whole_name: str, piece_name: str) -> None:
         if whole.count != self.size * piece.count:

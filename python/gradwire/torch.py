@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import queue
-import threading
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -25,21 +23,12 @@ from torch.distributed import distributed_c10d
 
 from . import _library, _rendezvous, errors
 from ._arrays import TYPE_BYTES, span
-from ._group import ALL_REDUCE, Context, Group
+from ._group import ALL_REDUCE, Group, Work, connection
+from ._waiter import Waiter
 
 __all__ = ["Hook", "register"]
 
-GRACE_S = 5.0
-
-_contexts: dict[str | None, Context] = {}
 _models = 0  # registered so far: the same on all ranks
-
-
-def _context(socket: str | None) -> Context:
-    """One connection of this process serves all its models."""
-    if socket not in _contexts:
-        _contexts[socket] = Context(socket)
-    return _contexts[socket]
 
 
 _has_cuda = functools.lru_cache(maxsize=None)(torch.cuda.is_available)  # asked once: it takes a while
@@ -56,44 +45,6 @@ def _range(name: str) -> Iterator[None]:
         yield
     finally:
         torch.cuda.nvtx.range_pop()
-
-
-class _Waiter:
-    """The thread that completes futures of buckets in the host's memory, in the order of their operations."""
-
-    def __init__(self, group: Group):
-        self._group = group
-        self._due: queue.SimpleQueue = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def add(self, op: int, future: Any, result: torch.Tensor) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="gradwire", daemon=True)
-            self._thread.start()
-        self._due.put((op, future, result))
-
-    def _run(self) -> None:
-        while True:
-            item = self._due.get()
-            if item is None:
-                return
-            op, future, result = item
-            code = _library.library().gw_wait(self._group.handle, op, -1)
-            if code == _library.OK:
-                future.set_result(result)
-            else:
-                future.set_exception(_library.error(code))
-
-    def stop(self) -> None:
-        """Operations that do not end, since other ranks have not submitted them, fail the group."""
-        if self._thread is None:
-            return
-        self._due.put(None)
-        self._thread.join(GRACE_S)
-        if self._thread.is_alive():
-            self._group.abort("a rank has closed its hook with unfinished buckets")
-            self._thread.join()
-        self._thread = None
 
 
 class _Bucket:
@@ -140,13 +91,24 @@ def _layout(bucket: Any, flat: torch.Tensor) -> list[tuple[int, int, int, int]]:
     return sorted(found)
 
 
+def guard(optimizer: torch.optim.Optimizer, check: Callable[[], None]) -> None:
+    """Makes every step of an optimizer call `check` first, which raises if gradients cannot be trusted."""
+    step = optimizer.step
+
+    def checked(*arguments: Any, **keywords: Any) -> Any:
+        check()
+        return step(*arguments, **keywords)
+
+    optimizer.step = checked  # type: ignore[method-assign]
+
+
 class Hook:
     """What `register` gives: the group of the model, and a way to ask whether all went well."""
 
     def __init__(self, group: Group):
         self.group = group
         self._buckets: dict[int, _Bucket] = {}
-        self._waiter = _Waiter(group)
+        self._waiter = Waiter(group)
         self._streams: dict[torch.device, Any] = {}
         self._ops: dict[int, int] = {}  # the last of each bucket on a device
 
@@ -168,13 +130,7 @@ class Hook:
 
     def guard(self, optimizer: torch.optim.Optimizer) -> None:
         """Makes every step of the optimizer call `check` first."""
-        step = optimizer.step
-
-        def checked(*arguments: Any, **keywords: Any) -> Any:
-            self.check()
-            return step(*arguments, **keywords)
-
-        optimizer.step = checked  # type: ignore[method-assign]
+        guard(optimizer, self.check)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """What codecs have left out, of this rank: for its checkpoint. Between steps.
@@ -227,7 +183,13 @@ class Hook:
             known.share(bucket, flat)
         known.fill(flat)
         future = torch.futures.Future()
-        self._waiter.add(self.group.submit(known.handle), future, known.result)
+        work, result = Work(self.group, self.group.submit(known.handle), lambda: None, None), known.result
+
+        def wait() -> torch.Tensor:
+            work.wait()
+            return result
+
+        self._waiter.add(wait, future)
         return future
 
     def _on_device(self, bucket: Any, flat: torch.Tensor) -> Any:
@@ -287,7 +249,7 @@ def register(model: Any, codec: str = "none", *, socket: str | None = None, fall
     failure = None
     context = None
     try:
-        context = _context(socket)
+        context = connection(socket)
     except errors.Error as error:
         failure = error
     if fallback and not _all_have(process_group, failure is None, model):

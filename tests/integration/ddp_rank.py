@@ -406,5 +406,6 @@ def main():
         print(name, globals()[name](), flush=True)
 
 
-main()
-os._exit(0)  # a process group whose peer has gone is not waited for
+if __name__ == "__main__":
+    main()
+    os._exit(0)  # a process group whose peer has gone is not waited for

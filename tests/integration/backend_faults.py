@@ -1,0 +1,227 @@
+"""backend_faults.py - one rank of test_backend.py: what goes wrong, and how it goes on
+
+    backend_faults.py SCENARIO      as backend_rank.py; one of a process
+"""
+
+import copy
+import os
+import sys
+import time
+
+import backend_rank  # finds gradwire
+import torch
+import torch.distributed as dist
+from backend_rank import anew
+from ddp_rank import DEVICE, RANK, SIZE, Perceptron, batch, differing
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import gradwire.backend
+import gradwire.torch
+
+SOON_S = 2.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # "within 2 s", where there is room to run
+
+
+class Fails(torch.autograd.Function):
+    """In the middle of backward, where the first buckets are on their way, something happens."""
+
+    happens = None
+
+    @staticmethod
+    def forward(_context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_context, gradient):
+        if Fails.happens:
+            Fails.happens()
+        return gradient
+
+
+class Fragile(Perceptron):
+    def forward(self, x):
+        return self.last(torch.relu(self.second(Fails.apply(torch.relu(self.first(x))))))
+
+
+def step(model, optimizer, number):
+    optimizer.zero_grad()
+    x, y = batch(number)
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+
+
+def _path(name):
+    """Beside the daemon's sockets: the store of a process group is gone with the first who leaves."""
+    return os.path.join(os.path.dirname(os.environ["GRADWIRE_SOCKET"]), name)
+
+
+def moment(name):
+    """When the other rank did it; the clock is one for all processes of a host."""
+    with open(_path(name), encoding="utf-8") as file:
+        return float(file.read())
+
+
+def mark(name):
+    with open(_path(name), "w", encoding="utf-8") as file:
+        file.write(str(time.monotonic()))
+
+
+def die():
+    mark("died")
+    os._exit(0)
+
+
+def fragile(**options):
+    torch.manual_seed(7)
+    model = DDP(Fragile().to(DEVICE), bucket_cap_mb=0.02, **options)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def killed_rank():
+    """The last rank ends in a backward. The others hear of it soon, take no step, and go on without it."""
+    model, optimizer = fragile()
+    if SIZE > 2:
+        gradwire.torch.register(model).guard(optimizer)
+    gradwire.backend.guard(optimizer)
+    for number in range(2):
+        step(model, optimizer, number)
+    good = copy.deepcopy((model.module.state_dict(), optimizer.state_dict()))
+    if RANK == SIZE - 1:
+        Fails.happens = die
+    try:
+        step(model, optimizer, 2)
+        if DEVICE != "cpu":
+            torch.cuda.synchronize()  # the stream comes free, and who asks next is told
+        gradwire.backend.check()
+        return "no error came"
+    except RuntimeError as error:  # gradwire.Error is one; what comes out of torch's C++ is not always more than that
+        heard, text = time.monotonic(), str(error)
+    if heard - moment("died") > SOON_S:
+        return f"it was heard after {heard - moment('died'):.1f} s"
+    if "GW_ERR_RANK_DIED" not in text or f"rank {SIZE - 1}" not in text:
+        return text
+    try:
+        optimizer.step()
+        return "a step was taken"
+    except gradwire.GroupError as error:
+        if f"rank {SIZE - 1}" not in str(error):
+            return str(error)
+    if any(not torch.equal(a, b) for a, b in zip(good[0].values(), model.module.state_dict().values())):
+        return "the parameters have changed"
+    return goes_on(good) if SIZE > 2 else "same"
+
+
+def goes_on(good):
+    """Those who are left form a group, and train as those do over Gloo."""
+    results = []
+    for backend in ("gradwire", "gloo"):
+        anew(backend, SIZE - 1)
+        model, optimizer = fragile()
+        model.module.load_state_dict(good[0])
+        optimizer.load_state_dict(copy.deepcopy(good[1]))
+        for number in range(2, 5):
+            step(model, optimizer, number)
+        results.append([p.detach().clone() for p in model.parameters()])
+        dist.barrier()
+    return "same" if not differing(*results) and differing(results[0], list(good[0].values())) else "they differ"
+
+
+def failing_backward():
+    """An exception in one rank's backward: it leaves, and the others hear that it has. All begin anew."""
+    model, optimizer = fragile()
+    step(model, optimizer, 0)
+
+    def fail():
+        raise ValueError("this one fails")
+    if RANK == 1:
+        Fails.happens = fail
+    try:
+        step(model, optimizer, 1)
+        return "no exception came"
+    except ValueError as error:
+        if RANK != 1:
+            return str(error)
+    except RuntimeError as error:
+        if "GW_ERR_RANK_LEFT" not in str(error) or "rank 1" not in str(error):
+            return str(error)
+    Fails.happens = None
+    anew("gradwire")
+    model, optimizer = fragile()
+    step(model, optimizer, 0)
+    gradwire.backend.check()
+    return "same"
+
+
+def restarted_daemon():
+    """Between two steps; test_backend.py does it when it is told."""
+    model, optimizer = fragile()
+    step(model, optimizer, 0)
+    print("restart now", flush=True)
+    sys.stdin.readline()
+    try:
+        step(model, optimizer, 1)
+        return "no error came"
+    except RuntimeError as error:
+        if "GW_ERR_DAEMON_GONE" not in str(error):
+            return str(error)
+    gradwire.init()
+    mine = torch.ones(3, device=DEVICE)
+    gradwire.all_reduce(mine)
+    gradwire.finish()
+    anew("gradwire")
+    model, optimizer = fragile()
+    hook = gradwire.torch.register(model)
+    step(model, optimizer, 1)
+    hook.check()
+    hook.close()
+    return "same" if mine.tolist() == [SIZE] * 3 else str(mine)
+
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.full((40,), float(index)), index % 10
+
+
+def loaders():
+    """Processes that are forked beside the connection, and end, do no harm to it; nor do they hide that a rank dies."""
+    model, optimizer = fragile()
+    data = torch.utils.data.DataLoader(Samples(), batch_size=4, num_workers=2, multiprocessing_context="fork",
+                                       pin_memory=DEVICE != "cpu")
+    for _epoch in range(2):
+        for x, y in data:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x.to(DEVICE)), y.to(DEVICE)).backward()
+            optimizer.step()
+    gradwire.backend.check()
+    still = iter(data)  # its processes live while a rank dies
+    next(still)
+    dist.barrier()
+    if RANK == SIZE - 1:
+        die()
+    try:
+        dist.barrier()
+        return "no error came"
+    except gradwire.GroupError as error:
+        heard = time.monotonic() - moment("died")
+        return "same" if "GW_ERR_RANK_DIED" in str(error) and heard < SOON_S else f"{error} after {heard:.1f} s"
+
+
+def interrupted():
+    """Ctrl-C: every rank that waits for one that does not come gets it."""
+    dist.barrier()
+    try:
+        print("interrupt now", flush=True)
+        if RANK == 0:
+            dist.all_reduce(torch.ones(3, device=DEVICE))
+        else:
+            time.sleep(60)
+        return "nothing came"
+    except KeyboardInterrupt:
+        return "same"
+
+
+if __name__ == "__main__":
+    backend_rank.main(globals())

@@ -1,0 +1,90 @@
+"""test_backend.py - torch.distributed over gradwire on the CPU: what Gloo gives, bit for bit, and what faults do
+
+See backend_rank.py and backend_faults.py for what each scenario does.
+"""
+
+import signal
+import subprocess
+
+from ranks import Daemon, Skip, check, equal, main
+from torch_ranks import TIMEOUT_S, check_same, finish, run, start
+
+WORKER, FAULTS = "backend_rank.py", "backend_faults.py"
+
+
+def _all_same(n, *scenarios):
+    with Daemon(bystanders=False) as daemon:
+        check_same(WORKER, [daemon] * n, *scenarios)
+
+
+def collectives():
+    _all_same(3, "reductions", "reduced_otherwise", "copies", "asynchronous", "objects", "subgroups", "refusals")
+
+
+def trainings():
+    _all_same(2, "plain", "buffers", "small_buckets", "unused_parameters", "static_graph", "uneven_inputs",
+              "with_the_hook", "begun_anew")
+
+
+def sharded_training():
+    with Daemon(bystanders=False) as daemon:
+        for rank, (said, errors) in enumerate(run(WORKER, [daemon] * 2, "sharded")):
+            if said.get("sharded") == "missing":
+                raise Skip("this torch has no FSDP2")
+            equal(said.get("sharded"), "same", f"rank {rank} ({errors})")
+
+
+def an_exception_in_one_backward():
+    with Daemon(bystanders=False) as daemon:
+        check_same(FAULTS, [daemon] * 2, "failing_backward")
+
+
+def _survivors_are_well(n, scenario):
+    with Daemon(bystanders=False) as daemon:
+        every = finish(start(FAULTS, [daemon] * n, scenario))[:-1]
+        equal([said.get(scenario) for said, _ in every], ["same"] * (n - 1), f"what they say ({every})")
+        check(daemon.process.poll() is None, "the daemon has ended")
+
+
+def who_is_left_goes_on_without_the_killed_rank():
+    _survivors_are_well(3, "killed_rank")
+
+
+def without_the_hook_a_killed_rank_is_heard_of_too():
+    _survivors_are_well(2, "killed_rank")
+
+
+def forked_loaders_hide_no_death():
+    _survivors_are_well(2, "loaders")
+
+
+def _when_told(processes, word):
+    for process in processes:
+        equal(process.stdout.readline(), word + "\n", "what a rank says")
+
+
+def a_daemon_that_is_restarted():
+    with Daemon(bystanders=False) as daemon:
+        processes = start(FAULTS, [daemon] * 2, "restarted_daemon", stdin=subprocess.PIPE)
+        _when_told(processes, "restart now")
+        daemon.die()
+        daemon.restart()
+        for process in processes:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        for rank, (said, errors) in enumerate(finish(processes)):
+            equal(said.get("restarted_daemon"), "same", f"rank {rank} ({errors})")
+
+
+def ctrl_c_ends_a_wait():
+    with Daemon(bystanders=False) as daemon:
+        processes = start(FAULTS, [daemon] * 2, "interrupted")
+        _when_told(processes, "interrupt now")
+        for process in processes:
+            process.send_signal(signal.SIGINT)
+        for rank, (said, errors) in enumerate(finish(processes)):
+            equal(said.get("interrupted"), "same", f"rank {rank} ({errors})")
+
+
+if __name__ == "__main__":
+    main(globals(), TIMEOUT_S + 10)

@@ -1,0 +1,79 @@
+"""torch_ranks.py - processes with torch, for test_torch.py, test_backend.py and their like in tests/gpu
+
+Each runs a worker file with names of scenarios, and says "SCENARIO same", or what is wrong. They need a Python with
+torch: this one's, or the system's.
+"""
+
+import os
+import subprocess
+import sys
+import time
+
+import ranks
+from ranks import SLOW, Skip, equal, gwtest
+
+TIMEOUT_S = 60 * SLOW
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+_python = None
+_port = 29400 + os.getpid() % 500 * 4
+
+
+def _find_python():
+    global _python
+    if SLOW > 1:
+        raise Skip("a sanitizer's runtime comes first in a program, not in Python")
+    for path in (sys.executable, "/usr/bin/python3"):
+        if _python is None and subprocess.run([path, "-c", "import torch.distributed as d; assert d.is_available()"],
+                                              capture_output=True, timeout=60, check=False).returncode == 0:
+            _python = path
+    if _python is None:
+        raise Skip("no torch")
+    return _python
+
+
+def need_cuda():
+    question = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 1)"
+    if subprocess.run([_find_python(), "-c", question], capture_output=True, timeout=120, check=False).returncode != 0:
+        raise Skip("no torch")
+
+
+def start(worker, daemons, *scenarios, stdin=subprocess.DEVNULL, n_devices=0, **variables):
+    """One rank on the daemon of each. They take the devices by turns, if any."""
+    global _port
+    _port += 1
+    python = _find_python()
+    started = []
+    for rank, daemon in enumerate(daemons):
+        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(daemons)), MASTER_ADDR="127.0.0.1",
+                           MASTER_PORT=str(_port), GRADWIRE_SOCKET=daemon.socket, GLOO_SOCKET_IFNAME="lo",
+                           GRADWIRE_LIBRARY=os.path.join(gwtest.BUILD, "libgradwire.so.0"),
+                           DEVICE=f"cuda:{rank % n_devices}" if n_devices else "cpu",
+                           PYTHONDONTWRITEBYTECODE="1", **variables)
+        started.append(ranks.spawn([python, os.path.join(FOLDER, worker), *scenarios], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, stdin=stdin, text=True, env=environment))
+    return started
+
+
+def finish(processes):
+    """What each said of each scenario, and the end of what it wrote to stderr."""
+    said, end = [], time.monotonic() + TIMEOUT_S
+    for process in processes:
+        try:
+            output, errors = process.communicate(timeout=max(0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:  # another one may have said why
+            process.kill()
+            output, errors = process.communicate()
+            errors += "\nIt did not end."
+        said.append((dict(line.split(" ", 1) for line in output.splitlines() if " " in line), errors[-1500:]))
+    return said
+
+
+def run(worker, daemons, *scenarios, **options):
+    return finish(start(worker, daemons, *scenarios, **options))
+
+
+def check_same(worker, daemons, *scenarios, **options):
+    every = run(worker, daemons, *scenarios, **options)
+    for scenario in scenarios:
+        equal([said.get(scenario) for said, _ in every], ["same"] * len(every),
+              f"what the ranks say of {scenario} ({[errors for _, errors in every]})")
