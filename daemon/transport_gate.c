@@ -65,7 +65,8 @@ bool gwd_gate_let_in(gwd_gate_t *gate, const gwd_ip_t *ips, uint32_t n) {
 
     if (!copy)
         return false;
-    memcpy(copy, ips, n * sizeof(*copy));
+    if (n > 0)
+        memcpy(copy, ips, n * sizeof(*copy));
     pthread_mutex_lock(&lock);
     gate->ips = copy;
     gate->n_ips = n;

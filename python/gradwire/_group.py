@@ -240,7 +240,8 @@ class Group:
         assert first is not None
         queue = stream if stream is not None else _current_stream(first.device)
         for again in (False, True):
-            for span in (send, recv):
+            # The first may have been found in a buffer of memory that was freed since, and which the second then ended.
+            for span in (send, recv, send):
                 if span and span.bytes:
                     self.context.pool.register(span.address, span.bytes)
             bucket = self.bucket(collective, first.type, count, send.address if send else 0,

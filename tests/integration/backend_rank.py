@@ -217,15 +217,17 @@ class Normed(Perceptron):
         return Perceptron.forward(self, self.norm(x))
 
 
-def compare(make, with_hook=False, uneven=False, **options):
-    """The same model and data with DDP over Gloo and over gradwire. With two ranks sums are the same bit for bit."""
+def compare(make, with_hook=False, uneven=False, convert=lambda model, group: model, **options):
+    """The same model and data with DDP over Gloo and over gradwire. With two ranks sums are the same bit for bit.
+
+    convert: what is done to a model that will be trained over a group."""
     def training(model):
         with model.join() if uneven else contextlib.nullcontext():
             return train(model, steps=STEPS - 2 * RANK if uneven else STEPS)
     torch.manual_seed(7 + RANK)  # DDP broadcasts the first rank's parameters
     model = make()
-    theirs = training(DDP(copy.deepcopy(model).to(DEVICE), process_group=gloo(), **options))
-    wrapped = DDP(model.to(DEVICE), **options)
+    theirs = training(DDP(convert(copy.deepcopy(model), gloo()).to(DEVICE), process_group=gloo(), **options))
+    wrapped = DDP(convert(model, dist.group.WORLD).to(DEVICE), **options)
     hook = gradwire.torch.register(wrapped) if with_hook else None
     ours = training(wrapped)
     gradwire.backend.check()
@@ -265,7 +267,7 @@ def with_the_hook():
 
 def sync_batch_norm():
     """On GPUs only: torch has it nowhere else."""
-    return compare(lambda: nn.SyncBatchNorm.convert_sync_batchnorm(Normed(), dist.group.WORLD))
+    return compare(Normed, convert=nn.SyncBatchNorm.convert_sync_batchnorm)
 
 
 def sharded():

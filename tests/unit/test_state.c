@@ -10,7 +10,7 @@
 static const uint32_t nodes[] = {0, 1, 0, 1};
 static const gwd_placement_t placement = {4, 2, 1, 1 << 20, nodes};
 
-enum { HEAD_BYTES = 48, TABLE_AT = HEAD_BYTES + sizeof(nodes), ENTRY_BYTES = 24, SUM_BYTES = 32 };
+enum { HEAD_BYTES = 48, TABLE_AT = HEAD_BYTES + sizeof(nodes), ENTRY_BYTES = 32, SUM_BYTES = 32 };
 
 static gwd_residual_t *make(uint64_t fingerprint, uint64_t count, gwd_residual_t *next) {
     gwd_residual_t *residual = gwd_residual_new(fingerprint, count);
@@ -19,6 +19,7 @@ static gwd_residual_t *make(uint64_t fingerprint, uint64_t count, gwd_residual_t
     for (uint64_t i = 0; i < 2 * count; i++)
         residual->parts[i] = (float)(fingerprint + i);
     residual->n_ops = 10 * fingerprint;
+    residual->rule = (gwd_residual_rule_t){GW_CODEC_INT8, (uint8_t)(fingerprint % 5), 1, fingerprint % 2};
     residual->next = next;
     return residual;
 }
@@ -64,6 +65,7 @@ static void what_is_written_is_read_again(void) {
         CU_ASSERT(a->fingerprint == b->fingerprint && a->count == b->count && a->n_ops == b->n_ops);
         CU_ASSERT(b->results == b->parts + b->count);
         CU_ASSERT_EQUAL(memcmp(a->parts, b->parts, 8 * a->count), 0);
+        CU_ASSERT_EQUAL(memcmp(&a->rule, &b->rule, sizeof(a->rule)), 0);
         CU_ASSERT((a->next == NULL) == (b->next == NULL));
     }
     gwd_residual_free_list(list);
