@@ -13,7 +13,7 @@ In the first round all ways take part; in the others of those that differ by the
 
   time     of a step: from the end of one to the end of the next on rank 0; median and 95th percentile
   exposed  that, less the step of DDP with a hook that does nothing, at its best bucket size
-  peak     of torch's allocator on rank 0, since the way was made
+  peak     of torch's allocator on rank 0, while steps are timed
   cores    CPU time of the daemons a second
   wire     bytes on the loopback a step, of both nodes together
   equal    whether the gradients of all ranks are the same bit for bit

@@ -75,8 +75,6 @@ class Trainer:
         return net
 
     def make(self, way):
-        if self.cuda:
-            torch.cuda.reset_peak_memory_stats()
         try:
             self.net = self.wrap(way)
             self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
@@ -137,6 +135,8 @@ class Trainer:
         self.synchronize()
         dist.barrier()
         self.synchronize()
+        if self.cuda:
+            torch.cuda.reset_peak_memory_stats()
         marks, begin = [self.mark()], time.perf_counter()
         for _ in range(steps):
             self.step()
