@@ -13,7 +13,7 @@ enum { DEVICE_PIECES = 8, DEVICE_CHUNK_BYTES_MIN = 256 << 10 };
 enum { DEVICE_PIECE_BYTES = 128 << 10 };
 
 /* Of a chunk between nodes, one node's part. */
-enum { WIRE_SHARD_BYTES = 128 << 10 };
+enum { WIRE_SHARD_BYTES = 64 << 10 };
 
 /* FNV-1a: the hash only has to tell plans apart, nobody attacks it. */
 static uint64_t mix(uint64_t hash, uint64_t value) {

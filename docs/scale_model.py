@@ -3,7 +3,7 @@ import dataclasses
 import math
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-SHARD = 128 * KIB  # of a chunk, one node's, unless wire.chunk_bytes is less: daemon/plan.c
+SHARD = 64 * KIB  # of a chunk, one node's, unless wire.chunk_bytes is less: daemon/plan.c
 
 
 @dataclasses.dataclass(frozen=True)
