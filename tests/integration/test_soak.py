@@ -16,6 +16,7 @@ CLIENTS = 256
 KB = 1024
 # A sanitizer keeps freed memory for a while, and has a thread of its own that wakes up.
 SANITIZED = SLOW > 1
+QUIET = ("--log.level=warning", "--trace.events=64")  # a ring for events takes memory until it is full
 
 
 def _lifetime(daemon, number):
@@ -34,7 +35,7 @@ def _lifetime(daemon, number):
 
 
 def memory_is_flat_over_client_lifetimes():
-    with Daemon("--log.level=warning") as daemon:
+    with Daemon(*QUIET) as daemon:
         for number in range(200):  # until allocator and thread pools have what they want
             _lifetime(daemon, number)
         until(lambda: daemon.admin_json("status")["clients"] == 3, "the clients have gone")
@@ -51,7 +52,7 @@ def memory_is_flat_over_client_lifetimes():
 
 
 def memory_is_flat_over_buckets():
-    with Daemon("--log.level=warning") as daemon:
+    with Daemon(*QUIET) as daemon:
         ranks = daemon.ready(2)
         for rank in ranks:
             rank.send("loop g k 1000")
@@ -68,7 +69,7 @@ def memory_is_flat_over_buckets():
 
 
 def memory_is_flat_over_declared_buckets_and_buffers():
-    with Daemon("--log.level=warning") as daemon, gw.Client(daemon.socket) as client:
+    with Daemon(*QUIET) as daemon, gw.Client(daemon.socket) as client:
         group = client.joined(client.post_join(client.unique_id(), 1, 0))
         before = 0
         for number in range(BUCKETS // 20):
@@ -98,7 +99,7 @@ def _ticks(pid):
 
 
 def an_idle_daemon_sleeps_and_is_small():
-    with Daemon("--log.level=warning", bystanders=False, checks=not SANITIZED) as daemon:
+    with Daemon(*QUIET, bystanders=False, checks=not SANITIZED) as daemon:
         ranks = [Rank(daemon.socket) for _ in range(CLIENTS)]
         daemon.ranks += ranks
         for pair in zip(ranks[::2], ranks[1::2]):
