@@ -78,7 +78,7 @@ def buckets_of_mixed_sizes_with_inputs_of_the_cpu():
     rng = random.Random(SEED)
     n = 100 if not SIMULATED else BUCKETS
     begin = time.monotonic()
-    with Daemon() as daemon:
+    with Daemon("--trace.events=64") as daemon:
         ranks = daemon.group(2)
         for rank in ranks:
             rank.ok(f"alloc b {16 * MB}")
