@@ -46,7 +46,7 @@ def _run(daemon, n, **variables):
 def buckets_of_mixed_sizes_are_right_and_memory_is_flat():
     if SIMULATED:
         raise Skip("the simulated driver runs no kernels")
-    with Daemon("--log.level=warning") as daemon:
+    with Daemon("--trace.events=64", "--log.level=warning") as daemon:
         progress, code, other, figures = _run(daemon, BUCKETS)
         equal((code, other), (0, 0), "exit codes")
         equal((progress[-1][1], progress[-1][2]["wrong"], figures["wrong"]), (BUCKETS, 0, 0), "buckets, wrong elements")

@@ -84,7 +84,7 @@ def _settled(daemon, keepers):
 
 
 def everything_is_back_at_the_baseline():
-    with Daemon("--log.level=warning", "--device.linger_s=1", "--limits.buffers_per_uid=100") as daemon:
+    with Daemon("--trace.events=64", "--log.level=warning", "--device.linger_s=1", "--limits.buffers_per_uid=100") as daemon:
         keeper = [daemon.rank(memory="device:0"), daemon.rank(memory="device:1")]  # so that the contexts stay
         join(keeper)
         prepare(keeper, count=LARGE)
