@@ -14,12 +14,8 @@ void gwd_measure_begin(gwd_group_t *group) {
     group->policy.figures.bytes_per_s = 0;
     group->policy.figures.latency_ns = UINT64_MAX;
     group->n_probing = group->n_rails;
-    for (uint32_t rail = 0; rail < group->n_rails; rail++) {
-        if (!gwd_lane_send(gwd_group_rail_lane(group, rail), &command)) {
-            gwd_group_give_up(group, GW_ERR_NO_MEMORY, "out of memory");
-            return;
-        }
-    }
+    if (!gwd_lane_send(gwd_group_rail_lane(group, 0), &command)) /* the other lanes may not know of the group yet */
+        gwd_group_give_up(group, GW_ERR_NO_MEMORY, "out of memory");
 }
 
 static void end(gwd_group_t *group) {
