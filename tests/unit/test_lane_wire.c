@@ -261,6 +261,7 @@ static void what_is_said_of_ranks_is_heard_on_the_first_rail_alone(void) {
         free(worlds[0].begins[1].text);
         hear(&worlds[1], &worlds[1], (gwd_wire_header_t){.kind = GWD_WIRE_TELL, .sequence = 1});
         CU_ASSERT_EQUAL(worlds[1].group.status, GW_ERR_SYSTEM); /* of the message that is stood in for */
+        gwd_wire_free_told(&worlds[1].peers[1]);
         begin();
         worlds[1].group.rail = 1;
         hear(&worlds[1], &worlds[1], (gwd_wire_header_t){.kind = GWD_WIRE_TELL, .sequence = 1});
