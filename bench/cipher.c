@@ -67,6 +67,7 @@ static bool measure(bench_t *b) {
 int main(int argc, char **argv) {
     static const char *const usual[] = {"16384", "65536", "262144", "1048576"};
     static const unsigned char key[GWD_CIPHER_KEY_BYTES] = {1};
+    static const gwd_cipher_scope_t scope = {.wire_id = 1, .epoch = 1};
     int n = argc > 1 ? argc - 1 : 4, code = 0;
 
     if (sodium_init() < 0)
@@ -83,8 +84,8 @@ int main(int argc, char **argv) {
         b.clear = malloc(b.bytes);
         b.sealed = malloc(b.bytes);
         b.opened = malloc(b.bytes);
-        b.from = gwd_cipher_new(key, 1, 1, 2, 0, WINDOW);
-        b.to = gwd_cipher_new(key, 1, 1, 2, 1, WINDOW);
+        b.from = gwd_cipher_new(key, &scope, 2, 0, WINDOW);
+        b.to = gwd_cipher_new(key, &scope, 2, 1, WINDOW);
         if (!b.clear || !b.sealed || !b.opened || !b.from || !b.to)
             return 1;
         randombytes_buf(b.clear, b.bytes);

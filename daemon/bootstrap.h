@@ -28,7 +28,7 @@
 #include "group.h"
 #include "server.h"
 
-enum { GWD_WIRE_ADDRESS_MAX = 16384 }; /* of one node */
+enum { GWD_WIRE_ADDRESS_MAX = GWD_RAILS_MAX * 8192 }; /* of one node */
 
 /* ---- bootstrap.c: what both sides need ---------------------------------------------------------- */
 

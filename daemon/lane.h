@@ -108,7 +108,7 @@ typedef enum gwd_command_kind {
     GWD_COMMAND_HOLD,          /* begin no operation between nodes until GO_ON; answer HELD with the cookie */
     GWD_COMMAND_GO_ON,
     GWD_COMMAND_FAIL,  /* fail the group with `status` and `text` (malloc, taken over) */
-    GWD_COMMAND_PROBE, /* measure the wire; answer PROBED */
+    GWD_COMMAND_PROBE, /* measure the wires of all rails; each lane answers PROBED */
     GWD_COMMAND_TELL,  /* tell `node`, or GWD_ALL_NODES, `data` (malloc, taken over) of `bytes`, at most
                                   GWD_TELL_MAX; dropped if the group has failed or ended */
     GWD_COMMAND_STOP,  /* end the thread; no group is left */

@@ -172,7 +172,7 @@ static void decode_result(const gwd_wire_flight_t *flight, const gwd_slot_t *slo
     const unsigned char *code = flight->results + raw_bytes(flight, slot->first);
     enum { BLOCK = 16 * GW_CODEC_BLOCK };
     float values[BLOCK];
-    gwd_slot_t piece = *slot;
+    gwd_slot_t piece = {0}; /* no copy: the slot's transfers go on meanwhile */
 
     if (raw) {
         store(flight, slot, code);

@@ -104,6 +104,6 @@ void gwd_lane_device_lost(const gwd_op_t *op, const gwd_device_t *device) {
     char text[GWD_TEXT_BYTES];
 
     snprintf(text, sizeof(text), "device %s failed while operation %llu was under way", device->uuid,
-             (unsigned long long)(op->whole ? op->whole : op)->sequence);
+             (unsigned long long)gwd_op_number(op));
     gwd_lane_group_fail(op->group, GW_ERR_DEVICE, text);
 }

@@ -452,10 +452,10 @@ void gwd_wire_go_on(gwd_lane_group_t *group) {
         uint64_t sequence = group->tail;
 
         wire->go_on_again = false;
-        gwd_rails_run(group);
+        do
+            gwd_rails_run(group); /* before each: one may run only now, and is not to end before others carry it */
         while (group->status == GW_OK && gwd_op_at(group, sequence)->sequence == sequence &&
-               begin_chunks(gwd_op_at(group, sequence)) && sequence < group->tail + group->credits)
-            sequence++;
+               begin_chunks(gwd_op_at(group, sequence)) && sequence++ < group->tail + group->credits);
     }
     wire->going_on = false;
 }

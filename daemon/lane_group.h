@@ -142,6 +142,11 @@ static inline gwd_op_t *gwd_op_at(const gwd_lane_group_t *group, uint64_t sequen
     return &group->ops[sequence & (group->credits - 1u)];
 }
 
+/* Which operation of its group it is, on any rail. */
+static inline uint64_t gwd_op_number(const gwd_op_t *op) {
+    return op->whole ? op->whole->sequence : op->sequence;
+}
+
 /* lane.c */
 void gwd_lane_event(gwd_lane_t *lane, const gwd_event_t *event);
 void gwd_lane_watch_channel(const gwd_lane_t *lane, gwd_lane_rank_t *rank, bool readable);

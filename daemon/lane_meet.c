@@ -51,6 +51,7 @@ static void mismatch(gwd_op_t *op, uint32_t node, const gwd_begin_t *begin) {
                  begin->text ? begin->text : "another", map->nodes[map->own_node].host,
                  map->nodes[map->own_node].lowest_rank, mine);
     gwd_lane_op_mismatch(op, text);
+    gwd_wire_go_on(group); /* later ones may have met before it, and waited for their turn */
 }
 
 /* The op has been announced by all nodes, or one of them differs: it goes on. */

@@ -280,6 +280,7 @@ void gwd_lane_wire_probe(gwd_lane_group_t *group) {
     if (group->status != GW_OK || !probe_of(group) || wire->probe->is_asked)
         return;
     wire->probe->is_asked = true;
+    gwd_rails_probe(group);
     for (uint32_t n = 0; n < wire->n_peers && group->status == GW_OK; n++)
         if (n != wire->map->own_node)
             ping(&wire->peers[n]);

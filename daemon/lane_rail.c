@@ -94,6 +94,14 @@ void gwd_rails_run(gwd_lane_group_t *group) {
     }
 }
 
+/* They hear it after they have heard of the group. */
+void gwd_rails_probe(const gwd_lane_group_t *group) {
+    const gwd_command_t command = {.kind = GWD_COMMAND_PROBE, .group = group->id};
+
+    for (uint32_t rail = 1; group->rail == 0 && rail <= group->wire->rails_open; rail++)
+        must_send(group->wire->lanes[rail], &command);
+}
+
 /* Those that were not opened, since there was no memory, are the last. */
 void gwd_rails_fail(const gwd_lane_group_t *group, const char *text) {
     for (uint32_t rail = 1; group->rail == 0 && rail <= group->wire->rails_open; rail++)

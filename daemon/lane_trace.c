@@ -8,7 +8,7 @@ void gwd_lane_trace_moment(const gwd_op_t *op, gwd_trace_kind_t kind, uint32_t i
                                                                .kind = kind,
                                                                .group = op->group->id,
                                                                .index = index,
-                                                               .sequence = op->sequence,
+                                                               .sequence = gwd_op_number(op),
                                                                .bytes = bytes});
 }
 
@@ -19,7 +19,7 @@ void gwd_lane_trace_submit(const gwd_op_t *op, const gwd_lane_rank_t *rank, cons
                                .group = op->group->id,
                                .index = rank->info.rank,
                                .codec = (uint32_t)bucket->codec,
-                               .sequence = op->sequence,
+                               .sequence = gwd_op_number(op),
                                .bytes = bucket->bytes};
 
     snprintf(event.name, sizeof(event.name), "%.*s", (int)sizeof(event.name) - 1, bucket->desc.name);
@@ -35,7 +35,7 @@ void gwd_lane_trace_span(const gwd_op_t *op, gwd_trace_kind_t kind, uint32_t ind
                                                                .kind = kind,
                                                                .group = op->group->id,
                                                                .index = index,
-                                                               .sequence = op->sequence,
+                                                               .sequence = gwd_op_number(op),
                                                                .bytes = bytes});
 }
 

@@ -119,9 +119,15 @@ static void hear_bye(gwd_peer_t *peer, const gwd_wire_header_t *header) {
     gwd_lane_group_t *group = peer->group;
 
     peer->has_left = true;
+    if (group->rail > 0)
+        return; /* what it says of the node's ranks is for the first */
     peer->last_sequence = header->sequence;
     gwd_wire_hear_last_tell(peer, header->chunk);
     gwd_wire_check_left(group);
+}
+
+static bool is_for_first_rail(uint32_t kind) {
+    return kind == GWD_WIRE_BEGIN || kind == GWD_WIRE_TELL;
 }
 
 /* By the wire, and not by what the header says: a message is gone with its wire, which may be before a group that is not
@@ -170,6 +176,8 @@ static void on_message(void *lane_, const void *bytes_of_header, size_t header_b
         hear_bye(peer, &header);
     else if (group->status != GW_OK)
         return;
+    else if (group->rail > 0 && is_for_first_rail(header.kind))
+        gwd_wire_broke(group, header.node, "what is for the first of its group's lanes goes to another");
     else if ((header.kind == GWD_WIRE_BEGIN || header.kind == GWD_WIRE_FAIL) &&
              !gwd_wire_read_text(peer, &header, data, bytes, &text))
         gwd_wire_forged(group, header.node);

@@ -186,9 +186,10 @@ void gwd_wire_hear_taken(gwd_peer_t *peer, uint64_t taken); /* may begin chunks,
 void gwd_wire_data(gwd_lane_group_t *group, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message);
 void gwd_wire_free_flights(struct gwd_wire_group *wire);
 
-/* lane_rail.c: the first four are called on the first rail, and do nothing on others. */
+/* lane_rail.c: the first five are called on the first rail, and do nothing on others. */
 void gwd_rails_open(gwd_lane_group_t *group, const gwd_group_seed_t *seed); /* may fail the group */
 void gwd_rails_run(gwd_lane_group_t *group);                                /* tells the others of operations */
+void gwd_rails_probe(const gwd_lane_group_t *group);
 void gwd_rails_fail(const gwd_lane_group_t *group, const char *text);
 void gwd_rails_leave(gwd_lane_group_t *group); /* those that are open count as running until they have left */
 void gwd_rail_part_ended(gwd_op_t *op);        /* on another rail than the first */

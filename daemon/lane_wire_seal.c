@@ -29,8 +29,9 @@ bool gwd_wire_make_cipher(gwd_lane_group_t *group) {
     struct gwd_wire_group *wire = group->wire;
     const gwd_group_map_t *map = wire->map;
 
-    wire->cipher = gwd_cipher_new(map->wire_key, map->wire_id, group->epoch, map->n_nodes, map->own_node,
-                                  seen_window(group->credits));
+    wire->cipher = gwd_cipher_new(
+        map->wire_key, &(gwd_cipher_scope_t){.wire_id = map->wire_id, .epoch = group->epoch, .rail = group->rail},
+        map->n_nodes, map->own_node, seen_window(group->credits));
     return wire->cipher != NULL;
 }
 

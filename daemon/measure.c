@@ -11,15 +11,11 @@
 void gwd_measure_begin(gwd_group_t *group) {
     gwd_command_t command = {.kind = GWD_COMMAND_PROBE, .group = group->id};
 
-    group->policy.figures.bytes_per_s = 0;
+    group->policy.figures.bytes_per_s = UINT64_MAX;
     group->policy.figures.latency_ns = UINT64_MAX;
     group->n_probing = group->n_rails;
-    for (uint32_t rail = 0; rail < group->n_rails; rail++) {
-        if (!gwd_lane_send(gwd_group_rail_lane(group, rail), &command)) {
-            gwd_group_give_up(group, GW_ERR_NO_MEMORY, "out of memory");
-            return;
-        }
-    }
+    if (!gwd_lane_send(gwd_group_rail_lane(group, 0), &command)) /* the other lanes may not know of the group yet */
+        gwd_group_give_up(group, GW_ERR_NO_MEMORY, "out of memory");
 }
 
 static void end(gwd_group_t *group) {
@@ -61,10 +57,12 @@ void gwd_measure_wire_is_known(gwd_group_t *group, const gwd_event_t *event) {
 
     if (group->state != GWD_GROUP_PREPARED || group->giving_up)
         return;
-    figures->bytes_per_s += event->bytes_per_s; /* all rails measure at the same time */
+    figures->bytes_per_s = event->bytes_per_s < figures->bytes_per_s ? event->bytes_per_s : figures->bytes_per_s;
     figures->latency_ns = event->latency_ns < figures->latency_ns ? event->latency_ns : figures->latency_ns;
     if (--group->n_probing > 0)
         return;
+    /* The slowest had most of the others beside it: those that began first, or ended last, had the link for themselves. */
+    figures->bytes_per_s *= group->n_rails;
     if (server->codec_speed.is_known) {
         end(group);
         return;

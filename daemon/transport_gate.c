@@ -16,7 +16,7 @@
 
 #include "log.h"
 
-enum { PAUSE_US = 1000 };
+enum { PAUSE_US = 1000, STRANGERS_AT_ONCE = 4 };
 
 typedef struct listener {
     struct listener *next;
@@ -97,15 +97,17 @@ static bool is_let_in(gwd_gate_t *gate, int fd) {
     return false;
 }
 
+/* However many strangers come, the lock is not kept for long: the loop takes it, too. */
 static int accept_behind(gwd_gate_t *gate, int listener) {
-    int fd;
+    for (int i = 0; i < STRANGERS_AT_ONCE; i++) {
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 
-    do {
-        fd = (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0 || is_let_in(gate, fd))
             return fd;
         close(fd);
-    } while (true);
+    }
+    errno = EAGAIN;
+    return -1;
 }
 
 /* ---- before the C library's ------------------------------------------------------------------------ */
@@ -146,7 +148,7 @@ int gwd_gate_accept(int listener, struct sockaddr *address, socklen_t *bytes) {
     }
     pthread_mutex_unlock(&lock);
     if (!l)
-        return (int)syscall(SYS_accept, listener, address, bytes);
+        return accept4(listener, address, bytes, 0);
     if (waits) { /* it will be asked for again, and at once */
         usleep(PAUSE_US);
         errno = EAGAIN;

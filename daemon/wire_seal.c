@@ -40,7 +40,7 @@ struct gwd_cipher {
 typedef struct purpose {
     char label[8];
     uint64_t wire_id;
-    uint32_t epoch, from, to, zero;
+    uint32_t epoch, from, to, rail;
 } purpose_t;
 
 static void derive(const uint8_t key[GWD_CIPHER_KEY_BYTES], const purpose_t *purpose,
@@ -50,11 +50,14 @@ static void derive(const uint8_t key[GWD_CIPHER_KEY_BYTES], const purpose_t *pur
                              GWD_CIPHER_KEY_BYTES);
 }
 
-gwd_cipher_t *gwd_cipher_new(const uint8_t key[GWD_CIPHER_KEY_BYTES], uint64_t wire_id, uint32_t epoch,
-                             uint32_t n_nodes, uint32_t own_node, uint64_t window) {
+static purpose_t purpose_of(const gwd_cipher_scope_t *scope, uint32_t from) {
+    return (purpose_t){.wire_id = scope->wire_id, .epoch = scope->epoch, .from = from, .rail = scope->rail};
+}
+
+gwd_cipher_t *gwd_cipher_new(const uint8_t key[GWD_CIPHER_KEY_BYTES], const gwd_cipher_scope_t *scope, uint32_t n_nodes,
+                             uint32_t own_node, uint64_t window) {
     gwd_cipher_t *cipher = calloc(1, sizeof(*cipher) + n_nodes * sizeof(cipher->peers[0]));
-    purpose_t payload = {.label = "payload", .wire_id = wire_id, .epoch = epoch, .from = own_node};
-    purpose_t header = {.label = "header", .wire_id = wire_id, .epoch = epoch};
+    purpose_t payload = purpose_of(scope, own_node), header = payload;
 
     if (!cipher)
         return NULL;
@@ -65,6 +68,8 @@ gwd_cipher_t *gwd_cipher_new(const uint8_t key[GWD_CIPHER_KEY_BYTES], uint64_t w
     }
     cipher->window = window;
     cipher->n_nodes = n_nodes;
+    memcpy(payload.label, "payload", sizeof("payload"));
+    memcpy(header.label, "header", sizeof("header"));
     derive(key, &payload, cipher->payload_key);
     for (uint32_t n = 0; n < n_nodes; n++) {
         cipher_peer_t *peer = &cipher->peers[n];

@@ -39,13 +39,19 @@ typedef enum gwd_stamp_check {
     GWD_STAMP_AHEAD,    /* genuine, but so far ahead that one before it must have been taken away */
 } gwd_stamp_check_t;
 
-typedef struct gwd_cipher gwd_cipher_t; /* of a group, on one node */
+typedef struct gwd_cipher gwd_cipher_t; /* of a rail of a group, on one node */
 
-/* `key`: the group's. A wire_id and epoch are used once under a key, so no number or counter comes twice under any of the
- * keys made from them. `window`: how far ahead of a missing message others may be; a power of two, at least 64. NULL: no
- * memory. */
-gwd_cipher_t *gwd_cipher_new(const uint8_t key[GWD_CIPHER_KEY_BYTES], uint64_t wire_id, uint32_t epoch,
-                             uint32_t n_nodes, uint32_t own_node, uint64_t window);
+/* What a key is for, besides who sends. */
+typedef struct gwd_cipher_scope {
+    uint64_t wire_id;
+    uint32_t epoch, rail;
+} gwd_cipher_scope_t;
+
+/* `key`: the group's. A scope is used once under a key, and each rail, which counts for itself, has one of its own; so no
+ * number or counter comes twice under any of the keys made from them. `window`: how far ahead of a missing message others
+ * may be; a power of two, at least 64. NULL: no memory. */
+gwd_cipher_t *gwd_cipher_new(const uint8_t key[GWD_CIPHER_KEY_BYTES], const gwd_cipher_scope_t *scope, uint32_t n_nodes,
+                             uint32_t own_node, uint64_t window);
 void gwd_cipher_free(gwd_cipher_t *cipher);
 
 /* Encrypts `bytes` to `to`, which may be `from`. Thread: any, several at once. */

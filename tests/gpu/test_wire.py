@@ -115,7 +115,7 @@ def a_device_fails_between_nodes():
 
 def an_arena_that_is_full_is_named():
     """It is rounded up to 2 MiB, which has 8 blocks: those of two ranks."""
-    with _nodes("--device.wire_bytes=1M", "--wire.chunk_bytes=256K", "--wire.window=4") as (a, b):
+    with _nodes("--lane.count=1", "--device.wire_bytes=1M", "--wire.chunk_bytes=256K", "--wire.window=4") as (a, b):
         ranks = _group(a.rank(memory="host"), b.rank(memory="device:1"), b.rank(memory="device:1"))
         exchange(ranks)
         more = [a.rank(memory="host"), b.rank(memory="device:1")]

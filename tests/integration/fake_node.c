@@ -383,6 +383,7 @@ int main(int argc, char **argv) {
     char text[GWD_WIRE_TEXT_BYTES], line[128];
     uint8_t key[GWD_CIPHER_KEY_BYTES];
     gwd_transport_t *transport;
+    gwd_cipher_scope_t scope;
     Gw__NodeRank rank = GW__NODE_RANK__INIT;
     char none[] = "none", chosen[] = "auto:int8";
     const char *probes = getenv("GW_TEST_PROBE");
@@ -406,8 +407,9 @@ int main(int argc, char **argv) {
     say_frame(&fake, GWD_FRAME_RANK, &rank.base);
     take_table(&fake);
     gwd_proof_wire_key(fake.id.token, key);
-    fake.cipher = gwd_cipher_new(key, gwd_proof_wire_id(fake.id.token), EPOCH, 2, fake.index, WINDOW);
-    fake.other = gwd_cipher_new(key, gwd_proof_wire_id(fake.id.token), EPOCH, 2, 0, WINDOW);
+    scope = (gwd_cipher_scope_t){.wire_id = gwd_proof_wire_id(fake.id.token), .epoch = EPOCH};
+    fake.cipher = gwd_cipher_new(key, &scope, 2, fake.index, WINDOW);
+    fake.other = gwd_cipher_new(key, &scope, 2, 0, WINDOW);
     MUST(fake.cipher != NULL && fake.other != NULL && fake.index == 1);
     say_frame(&fake, GWD_FRAME_PREPARED, &prepared.base);
     if (probes) {

@@ -85,11 +85,11 @@ def gwctl_says_it_and_hosts_that_differ_are_named():
 
 
 class _Capture(threading.Thread):
-    """Looks for bytes in all that the loopback device carries."""
+    """Looks for bytes in all that the loopback device carries, or shows each packet to a function."""
 
-    def __init__(self, wanted):
+    def __init__(self, wanted=b"", look=None):
         super().__init__()
-        self.wanted, self.found, self.over = wanted, 0, False
+        self.look, self.found, self.over = look or (lambda packet: wanted in packet), 0, False
         try:
             self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
             self.socket.bind(("lo", 0))
@@ -101,7 +101,7 @@ class _Capture(threading.Thread):
     def run(self):
         while not self.over:
             if select.select([self.socket], [], [], 0.05)[0]:
-                self.found += self.wanted in self.socket.recv(1 << 17)
+                self.found += bool(self.look(self.socket.recv(1 << 17)))
 
     def end(self):
         time.sleep(0.1)
@@ -131,6 +131,35 @@ def others_read_nothing():
                     equal(rank.ok(f"expect b f32 20000 {2 * value}"), "0", "wrong elements")
             found = [capture.end() for capture in captures]
             equal([n > 0 for n in found], [is_seen] * 3, f"inputs, results and name are seen with {flags} ({found} packets)")
+
+
+class _Repeats:
+    """Finds a message's data that has been in another message to these ports, too: of buckets whose elements are all the
+    same."""
+
+    def __init__(self, ports):
+        self.ports, self.seen = ports, {}
+
+    def __call__(self, packet):
+        if len(packet) < 5000 or packet[12:14] != b"\x08\x00" or packet[23] != socket.IPPROTO_TCP:
+            return False
+        if self.ports.isdisjoint(struct.unpack("!HH", packet[34:38])):
+            return False  # of another test
+        message = packet[34:42]  # ports and sequence number: the device shows a packet twice
+        return self.seen.setdefault(packet[4000:4064], message) != message
+
+
+def no_two_lanes_encrypt_alike():
+    """Each counts for itself, so each needs keys of its own. The control: without the cipher."""
+    for flags, is_seen in (((), True), ((CIPHER,), False)):
+        with _nodes(2, "--lane.count=4", "--wire.chunk_bytes=16K", *flags) as daemons:
+            ranks = ready(daemons, [0, 1], count=400000)
+            look = _Repeats({port for daemon in daemons for port in _data_ports(daemon)})
+            capture = _Capture(look=look)
+            exchange(ranks)
+            found = capture.end()
+            check(len(look.seen) > 1, "no data was seen")
+            equal(found > 0, is_seen, f"data of a message that another has, too, with {flags} ({found} packets)")
 
 
 # ---- strangers and forgers -----------------------------------------------------------------------------------

@@ -179,7 +179,8 @@ def auto_compresses_on_a_slow_cable():
             network.limit(LIMIT_BIT_S)
         except subprocess.CalledProcessError as error:
             raise Skip(f"no rate can be set: {error.stderr.strip()}") from None
-        with network.daemon(0, "--wire.listen=eth0", bystanders=False) as a, network.daemon(1, bystanders=False) as b:
+        with network.daemon(0, "--wire.listen=eth0", "--lane.count=3", bystanders=False) as a, \
+                network.daemon(1, "--lane.count=3", bystanders=False) as b:
             ranks = [a.rank(), b.rank()]
             _join(ranks, "auto:bf16,int8", "auto:bf16,int8")
             for rank in ranks:

@@ -102,7 +102,7 @@ def many_operations_in_flight():
 def a_node_that_only_gives_does_not_run_away():
     """Node 0 cannot go on without node 2, which stands still, while node 1 has many chunks that are sent unasked."""
     count = 1500 * 16384 // 4  # chunks of 16 KiB
-    with _nodes(3, "--wire.chunk_bytes=16K", silence_ms=30000) as daemons:
+    with _nodes(3, "--wire.chunk_bytes=16K", "--lane.count=1", silence_ms=30000) as daemons:
         ranks = _ready(daemons, [0, 1, 2], count=count, what="reduce f32 sum")
         ops = submit(ranks)
         until(lambda: daemons[2].stat("wire_bytes_sent") > 1 << 20, "it is under way")

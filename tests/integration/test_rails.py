@@ -78,6 +78,23 @@ def every_lane_works():
         ranks[1].answer("GW_ERR_RANK_DIED")
 
 
+def all_lanes_measure_where_the_first_is_busy():
+    """The others hear of the group from it, and must not be asked before."""
+    with nodes(2, "--lane.count=2", "--wire.codec=auto:int8", "--reduce.inline_bytes=1G", "--deadline.bootstrap_s=20",
+               silence_ms=20000) as daemons:
+        busy = ready([daemons[0]] * 2, [0, 0], count=8 * COUNT)  # on the first lane, which reduces it itself
+        ready([daemons[0]], [0])  # on the second
+        for rank in busy:
+            rank.send("loop g k 1000000")
+        for _ in range(3):
+            ranks = ready(daemons, [0, 1])
+            exchange(ranks)
+            for rank in ranks:
+                rank.end()
+        busy[0].kill()
+        busy[1].answer("GW_ERR_RANK_DIED")
+
+
 def a_group_ends_on_all_its_lanes():
     with nodes(2, SMALL, "--lane.count=3") as daemons:
         for _ in range(5):

@@ -194,6 +194,21 @@ def _drawn(daemon, document):
     equal(max(first, key=first.get), "rank 2", "the bar that begins last")
 
 
+def what_several_lanes_carry_is_of_one_operation():
+    """Lanes other than the first count the large operations alone."""
+    with loopback(2, "--lane.count=3", "--wire.chunk_bytes=16K") as daemons:
+        ranks = ready(daemons, [0, 1], count=400000, more="as=large")
+        for rank in ranks:
+            rank.ok("bucket s g all_reduce f32 sum 100 b:0 b:0 as=small")
+        for bucket in "sk":
+            exchange(ranks, bucket=bucket)
+        for daemon in daemons:
+            trace = _trace(daemon)
+            for sequence, n_bytes in ((1, 400), (2, 1600000)):
+                sent = sum(e["args"]["bytes"] for e in trace.of("sent", sequence))
+                check(n_bytes <= sent <= n_bytes + 1000, f"{sent} bytes were sent of operation {sequence}")
+
+
 def an_operation_that_waits_is_shown():
     with Daemon(bystanders=False) as daemon:
         ranks = daemon.ready(2)

@@ -99,6 +99,32 @@ static void connections_wait_until_the_nodes_are_known(void) {
     gwd_gate_free(gate);
 }
 
+/* Strangers that keep coming do not keep the lock, which the loop takes, too. */
+static void a_crowd_is_turned_away_bit_by_bit(void) {
+    enum { CROWD = 6 };
+    gwd_gate_t *gate = gwd_gate_new();
+    int listener = new_listener(gate), strangers[CROWD], node, taken;
+    const gwd_ip_t known = ip("127.0.0.2");
+    struct sockaddr_in from;
+
+    CU_ASSERT_TRUE_FATAL(gwd_gate_let_in(gate, &known, 1));
+    for (int i = 0; i < CROWD; i++)
+        strangers[i] = connect_from("127.0.0.9", listener);
+    node = connect_from("127.0.0.2", listener);
+    CU_ASSERT_EQUAL(take(listener, &from), -1);
+    CU_ASSERT_EQUAL(errno, EAGAIN);
+    taken = take(listener, &from);
+    CU_ASSERT_TRUE(taken >= 0);
+    for (int i = 0; i < CROWD; i++) {
+        CU_ASSERT_TRUE(is_closed(strangers[i]));
+        close(strangers[i]);
+    }
+    close(taken);
+    close(node);
+    close(listener);
+    gwd_gate_free(gate);
+}
+
 static void what_is_behind_no_gate_is_let_alone(void) {
     gwd_gate_t *gate = gwd_gate_new();
     int listener = new_listener(NULL), stranger = connect_from("127.0.0.9", listener), taken;
@@ -147,6 +173,7 @@ static void the_own_addresses_are_told_whole(void) {
 int main(void) {
     static CU_TestInfo tests[] = {
         {"connections wait until the nodes are known", connections_wait_until_the_nodes_are_known},
+        {"a crowd is turned away bit by bit", a_crowd_is_turned_away_bit_by_bit},
         {"what is behind no gate is let alone", what_is_behind_no_gate_is_let_alone},
         {"loopback counts on the same host only", loopback_counts_on_the_same_host_only},
         {"the own addresses are told whole", the_own_addresses_are_told_whole},

@@ -46,7 +46,7 @@ static gwd_lane_limits_t limits;
 static gwd_lane_t lane;
 static gw_status_t answer; /* of a send */
 static gwd_wire_header_t said[SAID_MAX];
-static int n_said, n_run;
+static int n_said, n_run, n_went_on, n_events;
 static char mismatch[GWD_TEXT_BYTES];
 
 static void begin(void) {
@@ -57,7 +57,7 @@ static void begin(void) {
     lane.limits = &limits;
     lane.n_wires = GROUPS;
     answer = GW_OK;
-    n_said = n_run = 0;
+    n_said = n_run = n_went_on = n_events = 0;
     mismatch[0] = 0;
     for (uint32_t i = 0; i < GROUPS; i++) {
         world_t *world = &worlds[i];
@@ -118,6 +118,7 @@ void gwd_lane_group_release(gwd_lane_group_t *group) {
 
 void gwd_lane_event(gwd_lane_t *of, const gwd_event_t *event) {
     (void)of;
+    n_events++;
     free(event->waiters);
 }
 
@@ -129,6 +130,11 @@ void gwd_lane_op_mismatch(gwd_op_t *op, const char *text) {
 void gwd_wire_run(gwd_op_t *op) {
     op->state = GWD_OP_RUNNING;
     n_run++;
+}
+
+void gwd_wire_go_on(gwd_lane_group_t *group) {
+    (void)group;
+    n_went_on++;
 }
 
 void gwd_wire_data(gwd_lane_group_t *group, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message) {
@@ -242,6 +248,27 @@ static void a_message_is_of_the_group_whose_wire_it_came_on(void) {
     CU_ASSERT_EQUAL(lane.stats.wire_dropped, 2);
 }
 
+/* The others have no ranks; and the loop hears that all of a node's have left when it has heard all that came before. */
+static void what_is_said_of_ranks_is_heard_on_the_first_rail_alone(void) {
+    for (uint32_t rail = 0; rail < 2; rail++) {
+        begin();
+        worlds[0].group.rail = rail;
+        hear(&worlds[0], &worlds[0], (gwd_wire_header_t){.kind = GWD_WIRE_BYE});
+        CU_ASSERT(worlds[0].peers[1].has_left);
+        CU_ASSERT_EQUAL(n_events, rail == 0);
+        hear(&worlds[0], &worlds[0], (gwd_wire_header_t){.kind = GWD_WIRE_BEGIN, .sequence = 1});
+        CU_ASSERT_EQUAL(worlds[0].group.status, rail == 0 ? GW_OK : GW_ERR_PROTOCOL_RANK);
+        free(worlds[0].begins[1].text);
+        hear(&worlds[1], &worlds[1], (gwd_wire_header_t){.kind = GWD_WIRE_TELL, .sequence = 1});
+        CU_ASSERT_EQUAL(worlds[1].group.status, GW_ERR_SYSTEM); /* of the message that is stood in for */
+        gwd_wire_free_told(&worlds[1].peers[1]);
+        begin();
+        worlds[1].group.rail = 1;
+        hear(&worlds[1], &worlds[1], (gwd_wire_header_t){.kind = GWD_WIRE_TELL, .sequence = 1});
+        CU_ASSERT_EQUAL(worlds[1].group.status, GW_ERR_PROTOCOL_RANK);
+    }
+}
+
 /* ---- meetings ------------------------------------------------------------------------------------------- */
 
 static uint64_t announced_with(gw_codec_t codec) {
@@ -260,6 +287,7 @@ static void the_codec_in_effect_must_be_the_same(void) {
     CU_ASSERT_NOT_EQUAL(none, int8);
     hear(&worlds[0], &worlds[0], (gwd_wire_header_t){.kind = GWD_WIRE_BEGIN, .sequence = 1, .fingerprint = none});
     CU_ASSERT_EQUAL(n_run, 0);
+    CU_ASSERT_EQUAL(n_went_on, 1); /* later ones may have met before it */
     CU_ASSERT_PTR_NOT_NULL(strstr(mismatch, "host other (rank 0) submitted text"));
     CU_ASSERT_PTR_NOT_NULL(strstr(mismatch, "by the group's codec int8"));
     free(worlds[0].begins[1].text);
@@ -366,6 +394,8 @@ static void what_is_not_given_back_is_cut(void) {
 int main(void) {
     static CU_TestInfo tests[] = {
         {"a message is of the group whose wire it came on", a_message_is_of_the_group_whose_wire_it_came_on},
+        {"what is said of ranks is heard on the first rail alone",
+         what_is_said_of_ranks_is_heard_on_the_first_rail_alone},
         {"the codec in effect must be the same", the_codec_in_effect_must_be_the_same},
         {"an announcement that cannot be sent fails the group", an_announcement_that_cannot_be_sent_fails_the_group},
         {"a good-bye that cannot be sent ends the group once", a_good_bye_that_cannot_be_sent_ends_the_group_once},

@@ -9,10 +9,11 @@
 
 enum { NODES = 3, WINDOW = 128, WIRE = 77, EPOCH = 1, BYTES = 1000, HEADER = 72 };
 
+static const gwd_cipher_scope_t scope = {.wire_id = WIRE, .epoch = EPOCH};
 static uint8_t key[GWD_CIPHER_KEY_BYTES], clear[BYTES], header[HEADER];
 
 static gwd_cipher_t *node(uint32_t own) {
-    return gwd_cipher_new(key, WIRE, EPOCH, NODES, own, WINDOW);
+    return gwd_cipher_new(key, &scope, NODES, own, WINDOW);
 }
 
 static void hex(const uint8_t *bytes, size_t n, char *text) {
@@ -35,7 +36,7 @@ static void known_answers(void) {
     gwd_proof_child_key(wire_key, 0x0123456789abcdef, child);
     hex(child, sizeof(child), text);
     CU_ASSERT_STRING_EQUAL(text, "dd35d292effa936c3b1fee53586834645f8dba4dd2ecb2bcb0219922cf589a98");
-    cipher = gwd_cipher_new(wire_key, 0x1122334455667788, 1, NODES, 1, WINDOW);
+    cipher = gwd_cipher_new(wire_key, &(gwd_cipher_scope_t){0x1122334455667788, 1, 0}, NODES, 1, WINDOW);
     CU_ASSERT_PTR_NOT_NULL_FATAL(cipher);
     gwd_cipher_seal(cipher, "gradients", 9, sealed, &tag);
     gwd_cipher_seal(cipher, "gradients", 9, sealed, &tag); /* the second: number 1 */
@@ -85,11 +86,11 @@ static void payloads_open_as_they_were_sealed_and_changed_ones_do_not(void) {
     gwd_cipher_free(c);
 }
 
-/* Two groups, epochs and splits of one key have nothing in common. */
-static void keys_are_of_one_group_and_epoch(void) {
+/* Two groups, epochs, rails and splits of one key have nothing in common. */
+static void keys_are_of_one_group_epoch_and_rail(void) {
     uint8_t data[BYTES], opened[BYTES], other_key[GWD_CIPHER_KEY_BYTES], again[GWD_CIPHER_KEY_BYTES];
     gwd_cipher_t *a = node(0);
-    gwd_cipher_t *others[4];
+    gwd_cipher_t *others[5];
     gwd_sealed_t sealed;
     gwd_stamp_t stamp;
 
@@ -97,16 +98,17 @@ static void keys_are_of_one_group_and_epoch(void) {
     gwd_proof_child_key(key, WIRE + 1, again);
     CU_ASSERT_NOT_EQUAL(memcmp(other_key, key, sizeof(key)), 0);
     CU_ASSERT_NOT_EQUAL(memcmp(other_key, again, sizeof(again)), 0);
-    others[0] = gwd_cipher_new(key, WIRE + 1, EPOCH, NODES, 1, WINDOW);
-    others[1] = gwd_cipher_new(key, WIRE, EPOCH + 1, NODES, 1, WINDOW);
-    others[2] = gwd_cipher_new(other_key, WIRE, EPOCH, NODES, 1, WINDOW);
-    others[3] = gwd_cipher_new(key, WIRE, EPOCH, NODES, 1, WINDOW);
+    others[0] = gwd_cipher_new(key, &(gwd_cipher_scope_t){WIRE + 1, EPOCH, 0}, NODES, 1, WINDOW);
+    others[1] = gwd_cipher_new(key, &(gwd_cipher_scope_t){WIRE, EPOCH + 1, 0}, NODES, 1, WINDOW);
+    others[2] = gwd_cipher_new(other_key, &scope, NODES, 1, WINDOW);
+    others[3] = gwd_cipher_new(key, &(gwd_cipher_scope_t){WIRE, EPOCH, 1}, NODES, 1, WINDOW);
+    others[4] = node(1);
     gwd_cipher_seal(a, clear, BYTES, data, &sealed);
     gwd_cipher_stamp(a, 1, header, HEADER, &stamp);
-    for (int i = 0; i < 4; i++) { /* the last is the right one */
-        CU_ASSERT_EQUAL(gwd_cipher_open(others[i], 0, data, BYTES, &sealed, opened), i == 3);
+    for (int i = 0; i < 5; i++) { /* the last is the right one */
+        CU_ASSERT_EQUAL(gwd_cipher_open(others[i], 0, data, BYTES, &sealed, opened), i == 4);
         CU_ASSERT_EQUAL(gwd_cipher_check(others[i], 0, header, HEADER, &stamp),
-                        i == 3 ? GWD_STAMP_GOOD : GWD_STAMP_FORGED);
+                        i == 4 ? GWD_STAMP_GOOD : GWD_STAMP_FORGED);
         gwd_cipher_free(others[i]);
     }
     gwd_cipher_free(a);
@@ -195,7 +197,7 @@ int main(void) {
         {"known answers", known_answers},
         {"payloads open as they were sealed, and changed ones do not",
          payloads_open_as_they_were_sealed_and_changed_ones_do_not},
-        {"keys are of one group and epoch", keys_are_of_one_group_and_epoch},
+        {"keys are of one group, epoch and rail", keys_are_of_one_group_epoch_and_rail},
         {"a stamp is of one header from one node to another", a_stamp_is_of_one_header_from_one_node_to_another},
         {"each message is taken once, in any order", each_message_is_taken_once_in_any_order},
         {"a message that does not come is missed", a_message_that_does_not_come_is_missed},
