@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Any, Callable
 
 from . import _arrays, _library, errors
-from ._memory import Pool
+from ._memory import Buffer, Pool
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, BARRIER = range(1, 7)
 OPS = {"sum": 1, "avg": 2, "min": 3, "max": 4, "prod": 5}
@@ -113,13 +113,13 @@ class Work:
             error = _library.error(code)
             self._abandon()
             raise error
-        with self._lock:
+        with self._lock:  # also for a second thread that waits: the result is there when it returns
             finish, self._finish = self._finish, None
-        if finish:
-            finish()
+            if finish:
+                finish()
 
     def _abandon(self) -> None:
-        """The daemon may still write to what was lent: it is lost with the group."""
+        """The daemon may still write to what was lent: the group gives it back when it ends."""
         with self._lock:
             self._finish = None
 
@@ -138,6 +138,7 @@ class Group:
         self.context, self.handle, self.rank, self.size = context, handle, rank, size
         self._lock = threading.Lock()
         self._buckets: OrderedDict[tuple, _Bucket] = OrderedDict()
+        self._lent: set[Buffer] = set()  # memory of operations that nobody has waited for yet
 
     # ---- life ----------------------------------------------------------------------------------------
 
@@ -185,8 +186,17 @@ class Group:
         with self._lock:
             self._buckets.clear()
         if self.handle:
-            _library.library().gw_group_free(self.handle)
+            _library.library().gw_group_free(self.handle)  # the daemon has let go of all memory when it returns
         self.handle = 0
+        for buffer in list(self._lent):
+            self._give_back(buffer)
+
+    def _give_back(self, buffer: Buffer) -> None:
+        with self._lock:
+            if buffer not in self._lent:
+                return
+            self._lent.remove(buffer)
+        self.context.pool.give_back(buffer)
 
     # ---- buckets -------------------------------------------------------------------------------------
 
@@ -273,14 +283,16 @@ class Group:
         try:
             bucket = self.bucket(collective, first.type, count, send_at if send else 0, start if recv else 0, **options)
             op = self.submit(bucket)
-        except errors.Error:
+        except BaseException:
             pool.give_back(lent)
             raise
+        with self._lock:
+            self._lent.add(lent)
 
         def finish() -> None:
             if recv and recv_bytes:
                 ctypes.memmove(recv.address, start, recv_bytes)
-            pool.give_back(lent)
+            self._give_back(lent)
 
         return Work(self, op, finish, None)
 
