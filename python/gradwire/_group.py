@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from typing import Any, Callable
 
@@ -34,6 +35,7 @@ class Context:
                                    name.encode() if name else None)
         self.handle = _library.out("gw_connect", ctypes.byref(options))
         self.pool = Pool(self.handle)
+        self.groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
     def unique_id(self) -> bytes:
         """The id of a new group; a secret: whoever has it may join."""
@@ -61,6 +63,8 @@ class Context:
         return True
 
     def close(self) -> None:
+        for group in list(self.groups):
+            group.close()
         if self.handle:
             _library.library().gw_disconnect(self.handle)
         self.handle = 0
@@ -135,12 +139,21 @@ class Group:
     """A rank's part in a group (communicator). Made by `gradwire.init`, `Context.group` or `split`."""
 
     def __init__(self, context: Context, handle: int, rank: int, size: int):
-        self.context, self.handle, self.rank, self.size = context, handle, rank, size
+        self.context, self._handle, self.rank, self.size = context, handle, rank, size
+        context.groups.add(self)
         self._lock = threading.Lock()
         self._buckets: OrderedDict[tuple, _Bucket] = OrderedDict()
         self._lent: set[Buffer] = set()  # memory of operations that nobody has waited for yet
 
     # ---- life ----------------------------------------------------------------------------------------
+
+    @property
+    def handle(self) -> int:
+        """Its gw_group_t."""
+        if not self._handle:
+            raise errors.GroupError("GW_ERR_INVALID_ARGUMENT", "this group was closed: make a new one, with "
+                                    "gradwire.init, split, or gradwire.torch.register for a new model")
+        return self._handle
 
     def split(self, color: int, key: int = 0) -> Group | None:
         """New groups of this one's ranks, as MPI_Comm_split; None for a negative color. All ranks call it."""
@@ -185,9 +198,9 @@ class Group:
         """Leaves the group."""
         with self._lock:
             self._buckets.clear()
-        if self.handle:
-            _library.library().gw_group_free(self.handle)  # the daemon has let go of all memory when it returns
-        self.handle = 0
+        handle, self._handle = self._handle, 0
+        if handle:
+            _library.library().gw_group_free(handle)  # the daemon has let go of all memory when it returns
         for buffer in list(self._lent):
             self._give_back(buffer)
 

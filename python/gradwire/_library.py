@@ -90,9 +90,9 @@ def _load() -> ctypes.CDLL:
         try:
             return ctypes.CDLL(path)
         except OSError as error:
-            tried.append(f"{path} ({error})")
+            tried.append(str(error) if path in str(error) else f"{path}: {error}")
     raise errors.Error("GW_ERR_NOT_FOUND", "libgradwire was not found; tried " + "; ".join(tried) +
-                       "; install gradwire, or name the file in GRADWIRE_LIBRARY")
+                       "; install gradwire, or name the file in GRADWIRE_LIBRARY (after make: build/libgradwire.so.0)")
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:

@@ -1,6 +1,6 @@
 """Memory that the daemon can reach, and which of it is free
 
-Arrays in the host's memory are copied into memory that is shared with the daemon, unless they lie in it (`empty`).
+Arrays in the host's memory are copied into memory that is shared with the daemon.
 Those of a device are registered where they are, once.
 """
 

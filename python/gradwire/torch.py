@@ -243,6 +243,8 @@ def register(model: Any, codec: str = "none", *, socket: str | None = None, fall
     Errors: gradwire.Error, with what the daemon says."""
     if fallback not in (None, "torch"):
         raise ValueError(f"fallback {fallback!r} is not None or 'torch'")
+    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        raise TypeError(f"register takes a model in torch.nn.parallel.DistributedDataParallel, not {type(model).__name__}")
     process_group = model.process_group
     rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
     if size == 1:

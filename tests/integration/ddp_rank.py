@@ -406,7 +406,7 @@ def forgotten_models():
         train(wrapped, steps=3)
         del wrapped
         gc.collect()
-        if group.handle:
+        if group._handle:
             return "a group did not end with its model"
         counts.append(sum(nbytes > 1 for nbytes in allocated))  # 1: whether the daemon answers
     Pool.allocate = allocate
