@@ -43,30 +43,43 @@ def init(rank: int | None = None, size: int | None = None, *, unique_id: bytes |
     Without, the ranks meet by torch.distributed if it is initialised, else by the environment (torchrun). `socket`:
     the daemon's; else $GRADWIRE_SOCKET and the usual places. `codec`: how sums and averages of floating-point numbers
     may shrink between hosts: "none", "fp16", "bf16", "fp8", "int8", "int4", or "auto:bf16,int8" for the fastest of these
-    for each size; `rounding`: "nearest" or "stochastic"; None: as the daemon is configured. Called again, it ends what was before, and starts anew:
-    after a failure, or when a cell of a notebook is run again."""
-    global _default, _inits
+    for each size; `rounding`: "nearest" or "stochastic"; None: as the daemon is configured. Called again, it ends what was
+    before, and starts anew: after a failure, or when a cell of a notebook is run again."""
+    global _default
     finish()
-    context = Context(socket, name)
+    shared, rank, size = _place(rank, size, unique_id)
+    key = f"gradwire/default/{_inits}"
+    with _rendezvous.told(shared, key, rank):
+        context = Context(socket, name)
     try:
-        if unique_id is not None:
-            if rank is None or size is None:
-                raise ValueError("with unique_id, rank and size must be given")
-            made = context.group(unique_id, size, rank, codec=codec, rounding=rounding)
-        elif (size or (_rendezvous.environment() or (0, 1))[1]) == 1 and not _is_torch_up():
-            made = context.group(context.unique_id(), 1, 0)
+        if shared is None:
+            made = context.group(unique_id or context.unique_id(), size, rank, codec=codec, rounding=rounding)
         else:
-            with _lock:
-                _inits += 1
-            shared, rank, size = _rendezvous.store()
-            made = _rendezvous.join(context, shared, f"gradwire/default/{_inits}", rank, size, codec=codec,
-                                    rounding=rounding)
+            made = _rendezvous.join(context, shared, key, rank, size, codec=codec, rounding=rounding)
     except BaseException:
         context.close()
         raise
     with _lock:
         _default = made
     return made
+
+
+def _place(rank: int | None, size: int | None, unique_id: bytes | None) -> tuple[Any, int, int]:
+    """Where the ranks meet, or None where they need not, and which of them this is."""
+    global _inits
+    if unique_id is not None:
+        if rank is None or size is None:
+            raise ValueError("with unique_id, rank and size must be given")
+        return None, rank, size
+    if (size or (_rendezvous.environment() or (0, 1))[1]) == 1 and not _is_torch_up():
+        return None, rank or 0, 1
+    shared, *place = _rendezvous.store()
+    if any(given not in (None, found) for given, found in zip((rank, size), place)):
+        raise ValueError(f"init for rank {rank} of {size}, but torch and the environment say {place[0]} of {place[1]}: "
+                         "leave them out, or pass unique_id, too")
+    with _lock:
+        _inits += 1
+    return shared, *place
 
 
 def _is_torch_up() -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from typing import Any, Callable
 
 from . import _arrays, _library, errors
-from ._memory import Pool
+from ._memory import Buffer, Pool
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, BARRIER = range(1, 7)
 OPS = {"sum": 1, "avg": 2, "min": 3, "max": 4, "prod": 5}
@@ -34,6 +35,7 @@ class Context:
                                    name.encode() if name else None)
         self.handle = _library.out("gw_connect", ctypes.byref(options))
         self.pool = Pool(self.handle)
+        self.groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
     def unique_id(self) -> bytes:
         """The id of a new group; a secret: whoever has it may join."""
@@ -61,6 +63,8 @@ class Context:
         return True
 
     def close(self) -> None:
+        for group in list(self.groups):
+            group.close()
         if self.handle:
             _library.library().gw_disconnect(self.handle)
         self.handle = 0
@@ -113,13 +117,13 @@ class Work:
             error = _library.error(code)
             self._abandon()
             raise error
-        with self._lock:
+        with self._lock:  # also for a second thread that waits: the result is there when it returns
             finish, self._finish = self._finish, None
-        if finish:
-            finish()
+            if finish:
+                finish()
 
     def _abandon(self) -> None:
-        """The daemon may still write to what was lent: it is lost with the group."""
+        """The daemon may still write to what was lent: the group gives it back when it ends."""
         with self._lock:
             self._finish = None
 
@@ -135,11 +139,21 @@ class Group:
     """A rank's part in a group (communicator). Made by `gradwire.init`, `Context.group` or `split`."""
 
     def __init__(self, context: Context, handle: int, rank: int, size: int):
-        self.context, self.handle, self.rank, self.size = context, handle, rank, size
+        self.context, self._handle, self.rank, self.size = context, handle, rank, size
+        context.groups.add(self)
         self._lock = threading.Lock()
         self._buckets: OrderedDict[tuple, _Bucket] = OrderedDict()
+        self._lent: set[Buffer] = set()  # memory of operations that nobody has waited for yet
 
     # ---- life ----------------------------------------------------------------------------------------
+
+    @property
+    def handle(self) -> int:
+        """Its gw_group_t."""
+        if not self._handle:
+            raise errors.GroupError("GW_ERR_INVALID_ARGUMENT", "this group was closed: make a new one, with "
+                                    "gradwire.init, split, or gradwire.torch.register for a new model")
+        return self._handle
 
     def split(self, color: int, key: int = 0) -> Group | None:
         """New groups of this one's ranks, as MPI_Comm_split; None for a negative color. All ranks call it."""
@@ -184,9 +198,18 @@ class Group:
         """Leaves the group."""
         with self._lock:
             self._buckets.clear()
-        if self.handle:
-            _library.library().gw_group_free(self.handle)
-        self.handle = 0
+        handle, self._handle = self._handle, 0
+        if handle:
+            _library.library().gw_group_free(handle)  # the daemon has let go of all memory when it returns
+        for buffer in list(self._lent):
+            self._give_back(buffer)
+
+    def _give_back(self, buffer: Buffer) -> None:
+        with self._lock:
+            if buffer not in self._lent:
+                return
+            self._lent.remove(buffer)
+        self.context.pool.give_back(buffer)
 
     # ---- buckets -------------------------------------------------------------------------------------
 
@@ -273,14 +296,16 @@ class Group:
         try:
             bucket = self.bucket(collective, first.type, count, send_at if send else 0, start if recv else 0, **options)
             op = self.submit(bucket)
-        except errors.Error:
+        except BaseException:
             pool.give_back(lent)
             raise
+        with self._lock:
+            self._lent.add(lent)
 
         def finish() -> None:
             if recv and recv_bytes:
                 ctypes.memmove(recv.address, start, recv_bytes)
-            pool.give_back(lent)
+            self._give_back(lent)
 
         return Work(self, op, finish, None)
 

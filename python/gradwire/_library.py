@@ -90,18 +90,20 @@ def _load() -> ctypes.CDLL:
         try:
             return ctypes.CDLL(path)
         except OSError as error:
-            tried.append(f"{path} ({error})")
+            tried.append(str(error) if path in str(error) else f"{path}: {error}")
     raise errors.Error("GW_ERR_NOT_FOUND", "libgradwire was not found; tried " + "; ".join(tried) +
-                       "; install gradwire, or name the file in GRADWIRE_LIBRARY")
+                       "; install gradwire, or name the file in GRADWIRE_LIBRARY (after make: build/libgradwire.so.0)")
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
-    for name, arguments in _STATUSES.items():
-        getattr(library, name).argtypes = arguments
-        getattr(library, name).restype = c_int
-    for name, (arguments, result) in _OTHERS.items():
-        getattr(library, name).argtypes = arguments
-        getattr(library, name).restype = result
+    every = {**{name: (arguments, c_int) for name, arguments in _STATUSES.items()}, **_OTHERS}
+    for name, (arguments, result) in every.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            raise errors.Error("GW_ERR_VERSION", f"{library._name} is not the libgradwire of this package: it has no "
+                               f"{name}; update the older of the two, or name the right file in GRADWIRE_LIBRARY") from None
+        function.argtypes, function.restype = arguments, result
     return library
 
 

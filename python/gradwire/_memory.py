@@ -1,6 +1,6 @@
 """Memory that the daemon can reach, and which of it is free
 
-Arrays in the host's memory are copied into memory that is shared with the daemon, unless they lie in it (`empty`).
+Arrays in the host's memory are copied into memory that is shared with the daemon.
 Those of a device are registered where they are, once.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections import OrderedDict
 from typing import Any
 
@@ -38,7 +39,7 @@ class Pool:
 
     def __init__(self, context: int):
         self._context = context
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # memory may come back while it is held: when an array is collected
         self._free: dict[int, list[Buffer]] = {}
         self._registered: OrderedDict[int, Buffer] = OrderedDict()
 
@@ -57,6 +58,13 @@ class Pool:
     def give_back(self, buffer: Buffer) -> None:
         with self._lock:
             self._free.setdefault(buffer.bytes, []).append(buffer)
+
+    def lend(self, nbytes: int) -> tuple[Buffer, Any]:
+        """The same with its memory for frombuffer, until the last array in it is gone."""
+        buffer = self.borrow(nbytes)
+        view = buffer.view(0, nbytes)
+        weakref.finalize(view, self.give_back, buffer).atexit = False
+        return buffer, view
 
     def register(self, address: int, nbytes: int) -> Buffer:
         """A buffer that holds a range of device memory. Ranges of buffers do not overlap: what is in the way was freed,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from . import errors
 from ._group import Context, Group
 
 _FAILED = b"failed: "
+_by_environment: Any = None  # kept: a second store would need rank 0's port again
 
 
 def torch_distributed() -> Any:
@@ -29,6 +32,7 @@ def environment() -> tuple[int, int] | None:
 
 def store() -> tuple[Any, int, int]:
     """A store that all ranks share, with rank and size: of torch.distributed's default group, or of the environment."""
+    global _by_environment
     dist = torch_distributed()
     if dist is not None and dist.is_initialized():
         from torch.distributed import distributed_c10d
@@ -38,17 +42,27 @@ def store() -> tuple[Any, int, int]:
         raise errors.Error("GW_ERR_INVALID_ARGUMENT", "the ranks have no way to find each other: call "
                            "torch.distributed.init_process_group first, start the trainer with torchrun, or pass "
                            "unique_id, rank and size")
-    return next(iter(dist.rendezvous("env://")))
+    if _by_environment is None:
+        _by_environment = next(iter(dist.rendezvous("env://")))
+    return _by_environment
+
+
+@contextlib.contextmanager
+def told(shared: Any, key: str, rank: int) -> Iterator[None]:
+    """What fails on rank 0 is told to the others, who wait for its id."""
+    try:
+        yield
+    except errors.Error as error:
+        if rank == 0 and shared is not None:
+            shared.set(key, _FAILED + str(error).encode())
+        raise
 
 
 def join(context: Context, shared: Any, key: str, rank: int, size: int, **choices: str | None) -> Group:
     """Makes the group of all who call this with the same key."""
     if rank == 0:
-        try:
+        with told(shared, key, rank):
             unique_id = context.unique_id()
-        except errors.Error as error:
-            shared.set(key, _FAILED + str(error).encode())
-            raise
         shared.set(key, unique_id)
     else:
         unique_id = shared.get(key)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import queue
 import threading
+import time
+import weakref
 from typing import Any, Callable
 
-from . import errors
 from ._group import Group
 
 GRACE_S = 5.0
+EXIT_GRACE_S = 1.0
+
+_waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
 
 
 class Waiter:
@@ -19,6 +25,8 @@ class Waiter:
         self._group = group
         self._due: queue.SimpleQueue = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self.completing = threading.Lock()
+        _waiters.add(self)
 
     def add(self, wait: Callable[[], Any], future: Any) -> None:
         """`wait` gives the future's result, or raises gradwire.Error."""
@@ -32,14 +40,18 @@ class Waiter:
             item = self._due.get()
             if item is None:
                 return
-            wait, future = item
-            try:
-                result = wait()
-            except errors.Error as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-            del item, wait, future  # and what they keep
+            with self.completing:
+                self._complete(*item)
+                del item  # and what it keeps
+
+    @staticmethod
+    def _complete(wait: Callable[[], Any], future: Any) -> None:
+        try:
+            result = wait()
+        except Exception as error:  # whatever it is: who waits for the future must hear of it
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
     def stop(self) -> None:
         """Operations that do not end, since other ranks have not submitted them, fail the group."""
@@ -53,3 +65,20 @@ class Waiter:
             self._group.abort("a rank has left with unfinished buckets")
             self._thread.join()
         self._thread = None
+
+    def close(self) -> None:
+        """Stops, and leaves the group."""
+        self.stop()
+        self._group.close()
+
+
+@atexit.register
+def _hold() -> None:
+    """Python's end stops threads where they next need the interpreter. In the middle of torch's C++ that aborts the
+    process; in gw_wait it does not. So no thread is in torch from here on, and one that stays longer is in gw_wait."""
+    end = time.monotonic() + EXIT_GRACE_S
+    for waiter in list(_waiters):
+        waiter.completing.acquire(timeout=max(0.0, end - time.monotonic()))
+
+
+os.register_at_fork(after_in_child=_waiters.clear)  # the threads are the parent's

@@ -36,7 +36,7 @@ _ELSEWHERE = 'use a group of another backend for it, as torch.distributed.new_gr
 _BOOLEAN = {"SUM": "max", "MAX": "max", "MIN": "min", "PRODUCT": "min"}  # or, or, and, and
 
 # How often a group of a name was made, which is the same on all its ranks, and the last one.
-_made: dict[str, tuple[int, weakref.ref]] = {}
+_made: dict[str, tuple[int, Callable[[], ProcessGroup | None]]] = {}
 
 
 def _op_name(op: Any) -> str:
@@ -165,11 +165,6 @@ class _DeviceWork(Work):
         return self._event.query()
 
 
-def _close(group: Group, waiter: Waiter) -> None:
-    waiter.stop()
-    group.close()
-
-
 class ProcessGroup(dist.ProcessGroup):
     """What `init_process_group("gradwire")` and `new_group` make, with the methods that torch.distributed calls."""
 
@@ -180,7 +175,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._streams: dict[torch.device, Any] = {}
         self._names = {"name": "", "description": ""}
         self._kept: dict[int, Work] = {}
-        self._closing = weakref.finalize(self, _close, group, self.waiter)
+        self._closing = weakref.finalize(self, self.waiter.close)
         self._closing.atexit = False  # a process that ends says so to the daemon by ending, at once
 
     def getBackendName(self) -> str:
@@ -357,8 +352,11 @@ def _create(options: Any, _backend_options: Any = None) -> ProcessGroup:
     old = last()
     if old is not None:  # destroyed, which not every torch says; a model may still have it
         old.shutdown()
-    group = _rendezvous.join(connection(), options.store, f"gradwire/{number}", options.group_rank, options.group_size,
-                             codec="none")  # the store may have outlived the old group: hence the number
+    key = f"gradwire/{number}"  # the store may have outlived the old group: hence the number
+    _made[options.group_id] = (number + 1, lambda: None)
+    with _rendezvous.told(options.store, key, options.group_rank):
+        context = connection()
+    group = _rendezvous.join(context, options.store, key, options.group_rank, options.group_size, codec="none")
     made = ProcessGroup(group, options.timeout)
     _made[options.group_id] = (number + 1, weakref.ref(made))
     return made

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any, Callable
 
@@ -28,7 +29,7 @@ from ._waiter import Waiter
 
 __all__ = ["Hook", "register"]
 
-_models = 0  # registered so far: the same on all ranks
+_models: dict[str, int] = {}  # registered so far, by their ranks: the same on these
 
 
 _has_cuda = functools.lru_cache(maxsize=None)(torch.cuda.is_available)  # asked once: it takes a while
@@ -50,8 +51,8 @@ def _range(name: str) -> Iterator[None]:
 class _Bucket:
     """What the daemon knows a bucket of DDP as."""
 
-    def __init__(self, key: tuple, handle: int, result: torch.Tensor, buffer: Any):
-        self.key, self.handle, self.result, self.buffer = key, handle, result, buffer
+    def __init__(self, key: tuple, handle: int, result: torch.Tensor):
+        self.key, self.handle, self.result = key, handle, result
         self.is_new = True
         self.homes: list[tuple[torch.Tensor, torch.Tensor]] = []  # parameters, and where their gradients are shared
 
@@ -102,6 +103,12 @@ def guard(optimizer: torch.optim.Optimizer, check: Callable[[], None]) -> None:
     optimizer.step = checked  # type: ignore[method-assign]
 
 
+def _close(waiter: Waiter, group: Group, ops: dict[int, int]) -> None:
+    for op in ops.values():
+        _library.library().gw_wait(group.handle, op, -1)  # how it ended, check has told
+    waiter.close()
+
+
 class Hook:
     """What `register` gives: the group of the model, and a way to ask whether all went well."""
 
@@ -111,6 +118,8 @@ class Hook:
         self._waiter = Waiter(group)
         self._streams: dict[torch.device, Any] = {}
         self._ops: dict[int, int] = {}  # the last of each bucket on a device
+        self._closing = weakref.finalize(self, _close, self._waiter, group, self._ops)  # with the model, if not before
+        self._closing.atexit = False  # a process that ends says so to the daemon by ending, at once
 
     def average(self, bucket: Any) -> Any:
         """A future of the bucket's average."""
@@ -145,10 +154,7 @@ class Hook:
 
     def close(self) -> None:
         """Leaves the group: after the last backward. Waits until what was submitted has ended."""
-        for op in self._ops.values():
-            _library.library().gw_wait(self.group.handle, op, -1)  # how it ended, check has told
-        self._waiter.stop()
-        self.group.close()
+        self._closing()
 
     # ---- buckets -------------------------------------------------------------------------------------
 
@@ -163,10 +169,8 @@ class Hook:
             return known
         del self._buckets[bucket.index()]
         self.group.drop_buckets(known.result.data_ptr(), known.result.numel() * known.result.element_size())
-        if known.buffer is None:
+        if bucket.buffer().is_cuda:
             self.group.context.pool.forget(known.key[0], known.key[1] * TYPE_BYTES[known.key[2]])
-        elif not known.homes:  # else gradients may still lie there
-            self.group.context.pool.give_back(known.buffer)
         return None
 
     def _on_host(self, bucket: Any, flat: torch.Tensor) -> Any:
@@ -174,10 +178,9 @@ class Hook:
         key = (0, what.count, what.type)
         known = self._known(bucket, key)
         if known is None:
-            buffer = self.group.context.pool.borrow(what.bytes)
-            result = torch.frombuffer(buffer.view(0, what.bytes), dtype=flat.dtype, count=flat.numel())
-            known = self._buckets[bucket.index()] = _Bucket(key, self._declare(bucket, flat, buffer.address), result,
-                                                            buffer)
+            buffer, view = self.group.context.pool.lend(what.bytes)
+            result = torch.frombuffer(view, dtype=flat.dtype, count=flat.numel())
+            known = self._buckets[bucket.index()] = _Bucket(key, self._declare(bucket, flat, buffer.address), result)
         elif known.is_new:  # not before: DDP cuts its buckets anew after the first step
             known.is_new = False
             known.share(bucket, flat)
@@ -211,7 +214,7 @@ class Hook:
         for again in (False, True):
             if known is None:
                 self.group.context.pool.register(what.address, what.bytes)
-                known = self._buckets[bucket.index()] = _Bucket(key, self._declare(bucket, flat, what.address), flat, None)
+                known = self._buckets[bucket.index()] = _Bucket(key, self._declare(bucket, flat, what.address), flat)
             try:
                 return self.group.submit(known.handle, stream)
             except errors.Error as error:
@@ -238,39 +241,43 @@ def register(model: Any, codec: str = "none", *, socket: str | None = None, fall
     fallback: "torch" leaves the model to DDP, with a warning, where a rank has no daemon.
     Gives the hook, or None where DDP does it alone: one rank, or the fallback.
     Errors: gradwire.Error, with what the daemon says."""
-    global _models
     if fallback not in (None, "torch"):
         raise ValueError(f"fallback {fallback!r} is not None or 'torch'")
+    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        raise TypeError(f"register takes a model in torch.nn.parallel.DistributedDataParallel, not {type(model).__name__}")
     process_group = model.process_group
     rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
     if size == 1:
         return None
-    _models += 1
-    failure = None
-    context = None
-    try:
-        context = connection(socket)
-    except errors.Error as error:
-        failure = error
-    if fallback and not _all_have(process_group, failure is None, model):
-        warnings.warn("gradwire: a rank has no daemon, so DDP averages the gradients itself" +
-                      (f" (here: {failure})" if failure else ""), RuntimeWarning, stacklevel=2)
+    if fallback and not _have_all(process_group, socket, model):
         return None
-    if failure:
-        raise failure
-    assert context is not None
     ranks = distributed_c10d.get_process_group_ranks(process_group) if hasattr(
         distributed_c10d, "get_process_group_ranks") else list(range(size))
-    key = f"gradwire/ddp/{_models}/{'.'.join(map(str, ranks)) if len(ranks) < dist.get_world_size() else 'all'}"
-    group = _rendezvous.join(context, distributed_c10d._get_default_store(), key, rank, size, codec=codec)
-    hook = Hook(group)
-    model.register_comm_hook(hook, gradwire_hook)
+    who = ".".join(map(str, ranks)) if len(ranks) < dist.get_world_size() else "all"
+    _models[who] = _models.get(who, 0) + 1
+    store, key = distributed_c10d._get_default_store(), f"gradwire/ddp/{_models[who]}/{who}"
+    with _rendezvous.told(store, key, rank):
+        context = connection(socket)
+    hook = Hook(_rendezvous.join(context, store, key, rank, size, codec=codec))
+    try:
+        model.register_comm_hook(hook, gradwire_hook)
+    except BaseException:
+        hook.close()
+        raise
     return hook
 
 
-def _all_have(process_group: Any, here: bool, model: Any) -> bool:
-    """Whether all ranks do: they must decide alike."""
+def _have_all(process_group: Any, socket: str | None, model: Any) -> bool:
+    """Whether all ranks have a daemon: they must decide alike. Warns if not."""
+    failure = ""
+    try:
+        connection(socket)
+    except errors.Error as error:
+        failure = f" (here: {error})"
     device = next(model.parameters()).device
-    flag = torch.tensor([int(here)], device=device if dist.get_backend(process_group) == "nccl" else "cpu")
+    flag = torch.tensor([int(not failure)], device=device if dist.get_backend(process_group) == "nccl" else "cpu")
     dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=process_group)
+    if not flag.item():
+        warnings.warn("gradwire: a rank has no daemon, so DDP averages the gradients itself" + failure, RuntimeWarning,
+                      stacklevel=3)
     return bool(flag.item())

@@ -8,6 +8,7 @@ one rounding, so parameters after some steps are the same bit for bit, whoever a
 
 import contextlib
 import copy
+import gc
 import os
 import sys
 import warnings
@@ -21,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import gradwire.torch  # noqa: E402
+from gradwire._memory import Pool  # noqa: E402
 
 STEPS = 5
 DEVICE = os.environ.get("DEVICE", "cpu")
@@ -378,6 +380,37 @@ def no_daemon():
     except gradwire.ConnectionError as error:
         return "same" if error.status == "GW_ERR_NO_DAEMON" and "/nonexistent" in str(error) else str(error)
     return "no error came"
+
+
+def registered_twice():
+    """The second is refused, and the model trains on with the first."""
+    wrapped = DDP(Perceptron().to(DEVICE))
+    gradwire.torch.register(wrapped)
+    train(wrapped, steps=2)
+    try:
+        gradwire.torch.register(wrapped)
+    except RuntimeError as error:
+        train(wrapped, steps=2)
+        return "same" if "twice" in str(error) or "once" in str(error) else str(error)
+    return "no error came"
+
+
+def forgotten_models():
+    """Their groups end with them, and memory that they had is lent again: that of their gradients, too."""
+    allocated, allocate = [], Pool.allocate
+    Pool.allocate = lambda pool, nbytes: allocated.append(nbytes) or allocate(pool, nbytes)
+    counts = []
+    for _ in range(4):
+        wrapped = DDP(Perceptron(500).to(DEVICE), gradient_as_bucket_view=True)
+        group = gradwire.torch.register(wrapped).group
+        train(wrapped, steps=3)
+        del wrapped
+        gc.collect()
+        if group._handle:
+            return "a group did not end with its model"
+        counts.append(sum(nbytes > 1 for nbytes in allocated))  # 1: whether the daemon answers
+    Pool.allocate = allocate
+    return "same" if counts[0] == counts[-1] and (counts[0] or DEVICE != "cpu") else f"buffers allocated by then: {counts}"
 
 
 def killed_rank():

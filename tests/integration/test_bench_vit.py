@@ -70,7 +70,7 @@ def _check_run(text, found):
     compared = {scene: (c["differing"], c["note"]) for scene, c in found["checks"].items()}
     equal(compared, {"host": (0, ""), "nodes": (0, "")}, "gradients that differ from DDP's")
     equal({row["engine"] for row in rows if row["kind"] == "gradwire" and not row["one_rank"]}, {"host"}, "engines")
-    contains(text, "not two hosts", "THIS RUN: tiny on cpu", "Targets")
+    contains(text, "not two hosts", "only ViT-L/32 on GPUs counts", "Targets")
     _check_wire(found)
 
 
@@ -139,6 +139,13 @@ def targets_are_judged():
     row = result.best("p2p off", "gradwire")
     check(abs(row.exposed_ms - 1.2) < 1e-9 and row.way.cap == 25, f"exposed: {row.exposed_ms} ms at {row.way.cap} MB")
     equal(result.best("p2p off", "plain").exposed_ms, None, "exposed communication where there is none")
+
+
+def another_model_is_held_against_no_figure():
+    result = _article()
+    result.options.model = "tiny"
+    equal([label.split()[0] for label, verdict in _verdicts(result).items() if verdict == "met"], ["ways", "gradients"],
+          "what a small model shows")
 
 
 def what_is_missed_is_said():

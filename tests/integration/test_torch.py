@@ -3,9 +3,12 @@
 See ddp_rank.py for what each scenario does. Needs a Python with torch: this one's, or the system's.
 """
 
+import os
+import subprocess
+
 import ranks
 from ranks import Daemon, check, equal, main
-from torch_ranks import check_same, run
+from torch_ranks import check_same, find_python, run
 
 WORKER = "ddp_rank.py"
 
@@ -39,7 +42,7 @@ def without_an_exchange_ranks_differ():
 
 
 def failures_have_names():
-    _all_same("failing_backward", "no_daemon", "profiled")
+    _all_same("failing_backward", "no_daemon", "profiled", "registered_twice", "forgotten_models")
 
 
 def a_rank_that_is_killed_is_named():
@@ -47,6 +50,24 @@ def a_rank_that_is_killed_is_named():
         (said, errors), _ = run(WORKER, [daemon, daemon], "killed_rank")
         equal(said.get("killed_rank"), "same", f"what rank 0 heard ({errors})")
         check(daemon.process.poll() is None, "the daemon has ended")
+
+
+def python_ends_while_a_future_is_being_completed():
+    """The callback is still running in torch's C++ then; a thread that Python stops there aborts the process."""
+    program = """
+import time, torch
+from gradwire._waiter import Waiter
+future, began = torch.futures.Future(), []
+future.add_done_callback(lambda _: (began.append(True), time.sleep(0.3), print("completed", flush=True)))
+waiter = Waiter(None)
+waiter.add(lambda: 1, future)
+while not began:
+    time.sleep(0.01)
+"""
+    python = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python")
+    result = subprocess.run([find_python(), "-Bc", program], capture_output=True, text=True, timeout=60, check=False,
+                            env=dict(os.environ, PYTHONPATH=python))
+    equal((result.returncode, result.stdout), (0, "completed\n"), f"how it ended ({result.stderr})")
 
 
 if __name__ == "__main__":

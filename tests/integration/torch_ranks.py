@@ -18,7 +18,7 @@ _python = None
 _port = 29400 + os.getpid() % 500 * 4
 
 
-def _find_python():
+def find_python():
     global _python
     if SLOW > 1:
         raise Skip("a sanitizer's runtime comes first in a program, not in Python")
@@ -33,7 +33,7 @@ def _find_python():
 
 def need_cuda():
     question = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 1)"
-    if subprocess.run([_find_python(), "-c", question], capture_output=True, timeout=120, check=False).returncode != 0:
+    if subprocess.run([find_python(), "-c", question], capture_output=True, timeout=120, check=False).returncode != 0:
         raise Skip("no torch")
 
 
@@ -41,7 +41,7 @@ def start(worker, daemons, *scenarios, stdin=subprocess.DEVNULL, n_devices=0, **
     """One rank on the daemon of each. They take the devices by turns, if any."""
     global _port
     _port += 1
-    python = _find_python()
+    python = find_python()
     started = []
     for rank, daemon in enumerate(daemons):
         environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(daemons)), MASTER_ADDR="127.0.0.1",
