@@ -133,6 +133,7 @@ TEST_SRC := $(filter-out $(CUDA_TEST_SRC),$(wildcard tests/unit/*.c tests/compon
 # These have kernels, and run on a GPU only.
 KERNEL_SRC := $(wildcard tests/gpu/*.cu bench/*.cu examples/*.cu)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZERS := $(patsubst tests/fuzz/%.c,run-%,$(FUZZ_SRC))
 FUZZ_LIB_OBJ := $(call objects,$(filter-out $(FUZZ_SRC),$(wildcard tests/fuzz/*.c)))
 MPI_SRC := $(wildcard examples/mpi_*.c bench/mpi_*.c)
 EXAMPLE_SRC := $(filter-out $(MPI_SRC),$(wildcard examples/*.c))
@@ -178,7 +179,7 @@ PYTHON_GEN := $(if $(filter protoc,$(HAVE)),$(B)/gen/gradwire_pb2.py)
 
 # ---- targets --------------------------------------------------------------------------------------
 
-.PHONY: all programs tests test test-gpu bench-host bench-gpu bench-nodes bench-accuracy bench-ddp bench-ddp-codecs bench-vit bundle install uninstall asan ubsan tsan fuzz fuzz-programs coverage lint \
+.PHONY: all programs tests test test-gpu bench-host bench-gpu bench-nodes bench-accuracy bench-ddp bench-ddp-codecs bench-vit bundle install uninstall asan ubsan tsan fuzz fuzz-build fuzz-programs $(FUZZERS) coverage lint \
 	format dist clean help
 
 all: programs tests ## build everything that runs here
@@ -421,14 +422,14 @@ ubsan: ## run all tests with UndefinedBehaviorSanitizer alone
 tsan: ## run all tests with ThreadSanitizer
 	$(call sanitized,tsan,thread,env UCX_MEM_MMAP_HOOK_MODE=none setarch -R)
 
-fuzz: ## run each fuzzer for FUZZ_SECONDS (10)
+fuzz: $(FUZZERS) ## run each fuzzer for FUZZ_SECONDS (10); with -j2 two at once
+fuzz-build:
 	$(Q)$(MAKE) --no-print-directory B=$(B)/fuzz CC=$(CLANG) SAN=fuzzer-no-link,address,undefined fuzz-programs
-	$(Q)for program in $(patsubst tests/fuzz/%.c,%,$(FUZZ_SRC)); do \
-		seeds=; [ ! -d tests/fuzz/corpus/$$program ] || seeds=tests/fuzz/corpus/$$program; \
-		mkdir -p $(B)/fuzz/corpus/$$program; echo "$$program: $(FUZZ_SECONDS) s"; \
-		$(B)/fuzz/tests/fuzz/$$program -max_total_time=$(FUZZ_SECONDS) -timeout=10 -verbosity=0 -print_final_stats=1 \
-			-artifact_prefix=$(B)/fuzz/$$program- $(B)/fuzz/corpus/$$program $$seeds || exit 1; \
-	done
+$(FUZZERS): run-%: fuzz-build
+	$(Q)seeds=; [ ! -d tests/fuzz/corpus/$* ] || seeds=tests/fuzz/corpus/$*; \
+		mkdir -p $(B)/fuzz/corpus/$*; echo "$*: $(FUZZ_SECONDS) s"; \
+		$(B)/fuzz/tests/fuzz/$* -max_total_time=$(FUZZ_SECONDS) -timeout=10 -verbosity=0 -print_final_stats=1 \
+			-artifact_prefix=$(B)/fuzz/$*- $(B)/fuzz/corpus/$* $$seeds
 fuzz-programs: $(FUZZ_PROGRAMS)
 
 coverage: ## run all tests and write $(B)/coverage/index.html
