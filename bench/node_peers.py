@@ -44,9 +44,11 @@ def device_bytes(inside, device, direction):
 
 class Network:
     """n namespaces on a bridge. `with Network(2, 10**9) as network:`"""
+    made = 0
 
     def __init__(self, n, rate):
-        self.mark = f"gw{os.getpid() % 100000}"
+        Network.made += 1  # the kernel may still be taking the last one away
+        self.mark = f"gw{os.getpid() % 10000}{'abcdefghijklmnop'[Network.made % 16]}"
         self.names = [f"{self.mark}n{i}" for i in range(n)]
         self.rate = rate
 
