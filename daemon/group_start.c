@@ -151,7 +151,10 @@ static bool make_seed(gwd_group_t *group, gwd_group_seed_t **seed_out) {
                                        .device_chunk_bytes = (uint64_t)config->device_chunk_bytes,
                                        .device_window = (uint32_t)config->device_window,
                                        .wire_chunk_bytes = gwd_group_wire_chunk(group),
-                                       .wire_window = (uint32_t)config->wire_window,
+                                       .wire_window = group->map
+                                                          ? gwd_plan_wire_window((uint32_t)config->wire_window,
+                                                                                 group->map->n_nodes, group->n_rails)
+                                                          : 0,
                                        .is_stochastic = group->policy.choice.is_stochastic});
     group->counters = calloc(1, sizeof(*group->counters) + group->nranks * sizeof(group->counters->ranks[0]));
     if (!group->counters)

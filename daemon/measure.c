@@ -20,8 +20,8 @@ void gwd_measure_begin(gwd_group_t *group) {
 
 static void end(gwd_group_t *group) {
     gwd_codec_figures_t *figures = &group->policy.figures;
-    const gwd_config_t *config = &group->server->config;
-    uint64_t threads = gwd_reduce_threads(group->server->reduce), window = (uint64_t)config->wire_window;
+    uint64_t threads = gwd_reduce_threads(group->server->reduce),
+             window = group->n_rails * (uint64_t)group->plan.wire_window;
 
     /* So many chunks are encoded at once. */
     threads = threads < window ? threads : window;

@@ -68,6 +68,12 @@ uint64_t gwd_plan_wire_chunk(uint64_t most_bytes, uint32_t n_nodes) {
     return bytes < most_bytes ? bytes : most_bytes;
 }
 
+uint32_t gwd_plan_wire_window(uint32_t most, uint32_t n_nodes, uint32_t n_rails) {
+    uint32_t each = most / (n_nodes > 1 ? n_nodes - 1 : 1) / n_rails, least = most < 2 ? most : 2;
+
+    return each > least ? each : least;
+}
+
 uint64_t gwd_plan_device_chunk(const gwd_plan_t *plan, uint64_t bytes) {
     uint64_t piece = bytes / DEVICE_PIECES;
 

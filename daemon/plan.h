@@ -60,6 +60,10 @@ void gwd_plan_set_codecs(gwd_plan_t *plan, const gw_codec_t codecs[GWD_SIZE_CLAS
  * nothing else to send meanwhile, takes as long as a shard. */
 uint64_t gwd_plan_wire_chunk(uint64_t most_bytes, uint32_t n_nodes);
 
+/* How many chunks each of a group's rails has under way, when wire.window is `most`: what one node sends, and what comes
+ * to one from all others at once, is as much with any number of nodes and rails, so that switches can hold it. */
+uint32_t gwd_plan_wire_window(uint32_t most, uint32_t n_nodes, uint32_t n_rails);
+
 /* The size that a device's bucket of `bytes` is copied in: small enough that its parts overlap. */
 uint64_t gwd_plan_device_chunk(const gwd_plan_t *plan, uint64_t bytes);
 

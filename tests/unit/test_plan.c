@@ -27,6 +27,15 @@ static void the_hash_tells_plans_apart(void) {
     CU_ASSERT_NOT_EQUAL(one.hash, small.hash);
 }
 
+static void the_window_is_shared(void) {
+    CU_ASSERT_EQUAL(gwd_plan_wire_window(16, 2, 1), 16);
+    CU_ASSERT_EQUAL(gwd_plan_wire_window(16, 2, 4), 4);
+    CU_ASSERT_EQUAL(gwd_plan_wire_window(16, 4, 1), 5);
+    CU_ASSERT_EQUAL(gwd_plan_wire_window(16, 4, 4), 2);
+    CU_ASSERT_EQUAL(gwd_plan_wire_window(16, 64, 1), 2);
+    CU_ASSERT_EQUAL(gwd_plan_wire_window(1, 2, 4), 1);
+}
+
 static void the_hash_tells_codecs_apart(void) {
     gw_codec_t exact[GWD_SIZE_CLASSES], coarse[GWD_SIZE_CLASSES];
     gwd_plan_t plans[4];
@@ -62,6 +71,7 @@ int main(void) {
         {"small buckets are the lane's", small_buckets_are_the_lanes},
         {"the hash tells plans apart", the_hash_tells_plans_apart},
         {"the hash tells codecs apart", the_hash_tells_codecs_apart},
+        {"the window is shared", the_window_is_shared},
         {"a device's bucket is cut by its size", a_devices_bucket_is_cut_by_its_size},
         CU_TEST_INFO_NULL,
     };
