@@ -213,7 +213,9 @@ class ProcessGroup(dist.ProcessGroup):
         self._kept.pop(id(work), None)
 
     def shutdown(self) -> None:
-        """Leaves the group, when what was submitted has ended."""
+        """Leaves the group, when what was submitted has ended: other ranks may be behind."""
+        for stream in self._streams.values():
+            stream.synchronize()  # it waits for all operations of its device; a failure of the group frees it
         self._closing()
 
     def abort(self) -> None:
