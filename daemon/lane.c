@@ -110,7 +110,7 @@ static void take_command(gwd_lane_t *lane, const gwd_command_t *command) {
         break;
     case GWD_COMMAND_FAIL:
         if (group)
-            gwd_lane_group_fail(group, command->status, command->text);
+            gwd_lane_group_fail(group, command->status, command->text ? command->text : "the group has failed");
         break;
     case GWD_COMMAND_PROBE:
         if (group && group->wire)

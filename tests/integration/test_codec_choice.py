@@ -189,7 +189,8 @@ def auto_compresses_on_a_slow_cable():
             check(1e5 < wire["bytes_per_s"] < 2 * LIMIT_BIT_S / 8, f"measured {wire['bytes_per_s']} bytes/s")
             plan = {row["max_bytes"]: row for row in wire["sizes"] if row["planned"]}
             equal(plan[64 << 20]["codec"], "int8", "the codec of 64 MiB")
-            check(plan[64 << 20]["predicted_us"] > 12e6 * 8 / LIMIT_BIT_S * 1e6, "the prediction is faster than the cable")
+            # Lanes that do not measure at the very same time see more than their share: twice the cable is let pass, as above.
+            check(plan[64 << 20]["predicted_us"] > 8e6 * 8 / LIMIT_BIT_S * 1e6, "the prediction is faster than the cable")
             prepare(ranks, count=1 << 18)
             exchange(ranks)
             row = _row(b, 1 << 20, plan[1 << 20]["codec"])
