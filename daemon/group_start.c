@@ -142,8 +142,9 @@ uint64_t gwd_group_wire_chunk(const gwd_group_t *group) {
 
 static bool make_seed(gwd_group_t *group, gwd_group_seed_t **seed_out) {
     const gwd_config_t *config = &group->server->config;
+    uint32_t window = (uint32_t)config->wire_window, n = 0;
+    uint32_t n_nodes = group->map ? group->map->n_nodes : 1, n_rails = group->map ? group->n_rails : 1;
     gwd_group_seed_t *seed;
-    uint32_t n = 0;
 
     gwd_plan_make(&group->plan, group->nranks,
                   &(gwd_plan_config_t){.inline_bytes = (uint64_t)config->reduce_inline_bytes,
@@ -151,10 +152,8 @@ static bool make_seed(gwd_group_t *group, gwd_group_seed_t **seed_out) {
                                        .device_chunk_bytes = (uint64_t)config->device_chunk_bytes,
                                        .device_window = (uint32_t)config->device_window,
                                        .wire_chunk_bytes = gwd_group_wire_chunk(group),
-                                       .wire_window = group->map
-                                                          ? gwd_plan_wire_window((uint32_t)config->wire_window,
-                                                                                 group->map->n_nodes, group->n_rails)
-                                                          : 0,
+                                       .wire_window = gwd_plan_wire_window(window, n_nodes, n_rails),
+                                       .wire_window_raw = gwd_plan_wire_window_raw(window, n_nodes, n_rails),
                                        .is_stochastic = group->policy.choice.is_stochastic});
     group->counters = calloc(1, sizeof(*group->counters) + group->nranks * sizeof(group->counters->ranks[0]));
     if (!group->counters)

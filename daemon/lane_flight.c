@@ -16,6 +16,8 @@
 enum {
     SHARD_ROUND = 16, /* elements; with a codec its blocks */
     RAIL_CHUNKS = 4,  /* at least, for each rail that carries an operation */
+    RAW_SHARD_BYTES =
+        64 << 10, /* of a chunk without codec, at most: with one less travels, and a message costs as much */
 };
 
 /* ---- ends --------------------------------------------------------------------------------------------- */
@@ -414,11 +416,19 @@ static bool may_go_ahead(struct gwd_wire_group *wire) {
     return !wire->is_ahead;
 }
 
-static gwd_wire_flight_t *free_flight(const struct gwd_wire_group *wire) {
-    for (uint32_t i = 0; i < wire->window; i++)
-        if (!wire->flights[i].op)
-            return &wire->flights[i];
-    return NULL;
+/* One for the next chunk of the operation, if it may have one. */
+static gwd_wire_flight_t *free_flight(const gwd_op_t *op) {
+    const struct gwd_wire_group *wire = op->group->wire;
+    uint32_t most = op->wire_codec == GW_CODEC_NONE ? op->group->plan.wire_window_raw : wire->window, n_used = 0;
+    gwd_wire_flight_t *found = NULL;
+
+    for (uint32_t i = 0; i < wire->window; i++) {
+        if (wire->flights[i].op)
+            n_used++;
+        else
+            found = &wire->flights[i];
+    }
+    return n_used < most ? found : NULL;
 }
 
 /* Begins what can begin, in the order of sequence numbers: all nodes have the same chunks under way, so none waits for
@@ -432,7 +442,7 @@ static bool begin_chunks(gwd_op_t *op) {
     if (op->state != GWD_OP_RUNNING)
         return false;
     while (op->group->status == GW_OK && op->next_chunk < op->wire_chunks && may_go_ahead(op->group->wire) &&
-           (flight = free_flight(op->group->wire)) != NULL) {
+           (flight = free_flight(op)) != NULL) {
         begin_chunk(flight, op);
         if (op->sequence != sequence || op->state != GWD_OP_RUNNING)
             return true; /* it has ended with that, and its place may be another's already, whose turn comes later */
@@ -464,7 +474,9 @@ void gwd_wire_go_on(gwd_lane_group_t *group) {
 static void plan_chunks(gwd_op_t *op) {
     gwd_exchange_t *x = &op->job.exchange;
     const struct gwd_wire_group *wire = op->group->wire;
-    uint64_t bytes = wire->chunk_bytes, type_bytes = gw_type_bytes(x->type);
+    uint64_t raw_bytes = (uint64_t)RAW_SHARD_BYTES * wire->map->n_nodes;
+    uint64_t bytes = op->wire_codec == GW_CODEC_NONE && raw_bytes < wire->chunk_bytes ? raw_bytes : wire->chunk_bytes;
+    uint64_t type_bytes = gw_type_bytes(x->type);
     uint64_t partial_bytes = gw_kernel_partial_bytes(x->type, x->redop);
 
     if (x->collective == GW_REDUCE || x->collective == GW_REDUCE_SCATTER) {
@@ -497,8 +509,8 @@ void gwd_wire_run(gwd_op_t *op) {
     op->state = GWD_OP_RUNNING;
     op->n_flights = op->rails_left = 0;
     group->n_running++;
-    plan_chunks(op);
     choose_codec(op);
+    plan_chunks(op);
     if (op->wire_chunks > 0 && !group->wire->flights && !gwd_flights_make(group)) {
         gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "the daemon has no memory to exchange data with other nodes");
         return;

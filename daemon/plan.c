@@ -13,7 +13,7 @@ enum { DEVICE_PIECES = 8, DEVICE_CHUNK_BYTES_MIN = 256 << 10 };
 enum { DEVICE_PIECE_BYTES = 128 << 10 };
 
 /* Of a chunk between nodes, one node's part. */
-enum { WIRE_SHARD_BYTES = 64 << 10 };
+enum { WIRE_SHARD_BYTES = 128 << 10 };
 
 /* FNV-1a: the hash only has to tell plans apart, nobody attacks it. */
 static uint64_t mix(uint64_t hash, uint64_t value) {
@@ -36,6 +36,7 @@ void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, const gwd_plan_config_
     plan_out->device_window = config->device_window;
     plan_out->wire_chunk_bytes = config->wire_chunk_bytes;
     plan_out->wire_window = config->wire_window;
+    plan_out->wire_window_raw = config->wire_window_raw;
     plan_out->is_stochastic = config->is_stochastic;
     plan_out->is_complete = false;
     plan_out->rows[0] = (gwd_plan_row_t){config->inline_bytes / nranks, GWD_ENGINE_HOST, GWD_MOVER_SHARED, 0};
@@ -68,10 +69,18 @@ uint64_t gwd_plan_wire_chunk(uint64_t most_bytes, uint32_t n_nodes) {
     return bytes < most_bytes ? bytes : most_bytes;
 }
 
-uint32_t gwd_plan_wire_window(uint32_t most, uint32_t n_nodes, uint32_t n_rails) {
-    uint32_t each = most / (n_nodes > 1 ? n_nodes - 1 : 1) / n_rails, least = most < 2 ? most : 2;
+static uint32_t at_least_two(uint32_t n, uint32_t most) {
+    uint32_t least = most < 2 ? most : 2;
 
-    return each > least ? each : least;
+    return n > least ? n : least;
+}
+
+uint32_t gwd_plan_wire_window(uint32_t most, uint32_t n_nodes, uint32_t n_rails) {
+    return at_least_two(2 * most / n_nodes / n_rails, most);
+}
+
+uint32_t gwd_plan_wire_window_raw(uint32_t most, uint32_t n_nodes, uint32_t n_rails) {
+    return at_least_two(most / (n_nodes > 1 ? n_nodes - 1 : 1) / n_rails, most);
 }
 
 uint64_t gwd_plan_device_chunk(const gwd_plan_t *plan, uint64_t bytes) {

@@ -35,6 +35,7 @@ typedef struct gwd_plan {
     uint32_t device_window;      /* chunks of one operation under way */
     uint64_t wire_chunk_bytes;   /* of a bucket that goes to other nodes */
     uint32_t wire_window;
+    uint32_t wire_window_raw;
     gw_codec_t codecs[GWD_SIZE_CLASSES]; /* between nodes, of buckets that leave it to the group */
     bool is_stochastic;                  /* how codecs round */
     bool is_complete;                    /* the codecs have been set */
@@ -47,6 +48,7 @@ typedef struct gwd_plan_config {
     uint32_t device_window;
     uint64_t wire_chunk_bytes;
     uint32_t wire_window;
+    uint32_t wire_window_raw;
     bool is_stochastic;
 } gwd_plan_config_t;
 
@@ -60,9 +62,13 @@ void gwd_plan_set_codecs(gwd_plan_t *plan, const gw_codec_t codecs[GWD_SIZE_CLAS
  * nothing else to send meanwhile, takes as long as a shard. */
 uint64_t gwd_plan_wire_chunk(uint64_t most_bytes, uint32_t n_nodes);
 
-/* How many chunks each of a group's rails has under way, when wire.window is `most`: what one node sends, and what comes
- * to one from all others at once, is as much with any number of nodes and rails, so that switches can hold it. */
+/* How many chunks each of a group's rails has under way, when wire.window is `most`: chunks grow with the number of nodes,
+ * and take as much memory with any. */
 uint32_t gwd_plan_wire_window(uint32_t most, uint32_t n_nodes, uint32_t n_rails);
+
+/* How many of these may be of buckets without a codec: what one node sends, and what comes to one from all others at once,
+ * is as much with any number of nodes, so that switches can hold it. What is coded is less. */
+uint32_t gwd_plan_wire_window_raw(uint32_t most, uint32_t n_nodes, uint32_t n_rails);
 
 /* The size that a device's bucket of `bytes` is copied in: small enough that its parts overlap. */
 uint64_t gwd_plan_device_chunk(const gwd_plan_t *plan, uint64_t bytes);

@@ -225,7 +225,7 @@ def other_chunks_are_refused():
         with _nodes() as daemons:
             _save(_prepared(daemons), file)
         with _nodes("--wire.chunk_bytes=64K") as daemons:
-            _prepared(daemons)[0].expect("GW_ERR_STATE", f"load g {file(0)}", "chunks of 131072", "65536")
+            _prepared(daemons)[0].expect("GW_ERR_STATE", f"load g {file(0)}", "chunks of 262144", "65536")
 
 
 def _left_to_the_group(daemons):
@@ -312,7 +312,7 @@ def clients_that_give_no_proper_memfd_are_refused():
                                ("GW_ERR_BUFFER_SEAL", gw.Memory(size, seals=gw.F_SEAL_SHRINK | gw.F_SEAL_SEAL))):
             refused(status, [memory.fd])
         state = group.save_state()
-        equal(HEAD.unpack(state[:HEAD.size]), (b"GWSTATE\0", 2, 2, 2, 0, 2 * 65536, size, 0, 0), "the head of a state")
+        equal(HEAD.unpack(state[:HEAD.size]), (b"GWSTATE\0", 2, 2, 2, 0, 2 * 131072, size, 0, 0), "the head of a state")
         group.load_state(state)
         with tempfile.TemporaryFile() as file:
             file.write(state)

@@ -6,7 +6,7 @@
 static void small_buckets_are_the_lanes(void) {
     gwd_plan_t plan;
 
-    gwd_plan_make(&plan, 4, &(gwd_plan_config_t){65536, 1 << 18, 1 << 20, 8, 1 << 20, 4, false});
+    gwd_plan_make(&plan, 4, &(gwd_plan_config_t){65536, 1 << 18, 1 << 20, 8, 1 << 20, 4, 4, false});
     CU_ASSERT_EQUAL(gwd_plan_row(&plan, 0)->chunk_bytes, 0);
     CU_ASSERT_EQUAL(gwd_plan_row(&plan, 16384)->chunk_bytes, 0); /* 4 of them are 64 KiB */
     CU_ASSERT_EQUAL(gwd_plan_row(&plan, 16385)->chunk_bytes, 1 << 18);
@@ -16,11 +16,11 @@ static void small_buckets_are_the_lanes(void) {
 static void the_hash_tells_plans_apart(void) {
     gwd_plan_t one, same, ranks, chunks, small;
 
-    gwd_plan_make(&one, 4, &(gwd_plan_config_t){65536, 1 << 18, 1 << 20, 8, 1 << 20, 4, false});
-    gwd_plan_make(&same, 4, &(gwd_plan_config_t){65536, 1 << 18, 1 << 20, 8, 1 << 20, 4, false});
-    gwd_plan_make(&ranks, 5, &(gwd_plan_config_t){65536, 1 << 18, 1 << 20, 8, 1 << 20, 4, false});
-    gwd_plan_make(&chunks, 4, &(gwd_plan_config_t){65536, 1 << 19, 1 << 20, 8, 1 << 20, 4, false});
-    gwd_plan_make(&small, 4, &(gwd_plan_config_t){32768, 1 << 18, 1 << 20, 8, 1 << 20, 4, false});
+    gwd_plan_make(&one, 4, &(gwd_plan_config_t){65536, 1 << 18, 1 << 20, 8, 1 << 20, 4, 4, false});
+    gwd_plan_make(&same, 4, &(gwd_plan_config_t){65536, 1 << 18, 1 << 20, 8, 1 << 20, 4, 4, false});
+    gwd_plan_make(&ranks, 5, &(gwd_plan_config_t){65536, 1 << 18, 1 << 20, 8, 1 << 20, 4, 4, false});
+    gwd_plan_make(&chunks, 4, &(gwd_plan_config_t){65536, 1 << 19, 1 << 20, 8, 1 << 20, 4, 4, false});
+    gwd_plan_make(&small, 4, &(gwd_plan_config_t){32768, 1 << 18, 1 << 20, 8, 1 << 20, 4, 4, false});
     CU_ASSERT_EQUAL(one.hash, same.hash);
     CU_ASSERT_NOT_EQUAL(one.hash, ranks.hash);
     CU_ASSERT_NOT_EQUAL(one.hash, chunks.hash);
@@ -30,10 +30,12 @@ static void the_hash_tells_plans_apart(void) {
 static void the_window_is_shared(void) {
     CU_ASSERT_EQUAL(gwd_plan_wire_window(16, 2, 1), 16);
     CU_ASSERT_EQUAL(gwd_plan_wire_window(16, 2, 4), 4);
-    CU_ASSERT_EQUAL(gwd_plan_wire_window(16, 4, 1), 5);
-    CU_ASSERT_EQUAL(gwd_plan_wire_window(16, 4, 4), 2);
-    CU_ASSERT_EQUAL(gwd_plan_wire_window(16, 64, 1), 2);
+    CU_ASSERT_EQUAL(gwd_plan_wire_window(16, 4, 1), 8);
+    CU_ASSERT_EQUAL(gwd_plan_wire_window(16, 8, 1), 4);
     CU_ASSERT_EQUAL(gwd_plan_wire_window(1, 2, 4), 1);
+    CU_ASSERT_EQUAL(gwd_plan_wire_window_raw(16, 2, 1), 16);
+    CU_ASSERT_EQUAL(gwd_plan_wire_window_raw(16, 4, 1), 5);
+    CU_ASSERT_EQUAL(gwd_plan_wire_window_raw(16, 4, 4), 2);
 }
 
 static void the_hash_tells_codecs_apart(void) {
@@ -44,7 +46,7 @@ static void the_hash_tells_codecs_apart(void) {
         exact[i] = coarse[i] = GW_CODEC_NONE;
     coarse[GWD_SIZE_CLASSES - 1] = GW_CODEC_INT8;
     for (size_t i = 0; i < 4; i++) {
-        gwd_plan_make(&plans[i], 4, &(gwd_plan_config_t){65536, 1 << 18, 1 << 20, 8, 1 << 20, 4, i == 3});
+        gwd_plan_make(&plans[i], 4, &(gwd_plan_config_t){65536, 1 << 18, 1 << 20, 8, 1 << 20, 4, 4, i == 3});
         CU_ASSERT_FALSE(plans[i].is_complete);
         gwd_plan_set_codecs(&plans[i], i == 2 ? coarse : exact);
         CU_ASSERT_TRUE(plans[i].is_complete);
@@ -58,11 +60,11 @@ static void the_hash_tells_codecs_apart(void) {
 static void a_devices_bucket_is_cut_by_its_size(void) {
     gwd_plan_t plan;
 
-    gwd_plan_make(&plan, 2, &(gwd_plan_config_t){65536, 1 << 18, 1 << 20, 8, 1 << 20, 4, false});
+    gwd_plan_make(&plan, 2, &(gwd_plan_config_t){65536, 1 << 18, 1 << 20, 8, 1 << 20, 4, 4, false});
     CU_ASSERT_EQUAL(gwd_plan_device_chunk(&plan, 1), 256 << 10); /* smaller ones would not be faster */
     CU_ASSERT_EQUAL(gwd_plan_device_chunk(&plan, 4 << 20), 512 << 10);
     CU_ASSERT_EQUAL(gwd_plan_device_chunk(&plan, UINT64_MAX), 1 << 20);
-    gwd_plan_make(&plan, 2, &(gwd_plan_config_t){65536, 1 << 18, 65536, 8, 1 << 20, 4, false});
+    gwd_plan_make(&plan, 2, &(gwd_plan_config_t){65536, 1 << 18, 65536, 8, 1 << 20, 4, 4, false});
     CU_ASSERT_EQUAL(gwd_plan_device_chunk(&plan, 1 << 20), 65536); /* a block holds no more */
 }
 
