@@ -1,6 +1,9 @@
 /* test_exchange.c - every collective by chunks of every size, against a plain loop; and the reduce threads */
 #include "exchange.h"
 
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -202,9 +205,35 @@ static void threads_finish_every_job_once(void) {
     gwd_queue_fini(&finished);
 }
 
+/* Keeps the thread busy, so that the test alone says when a chunk is done. */
+typedef struct blocker {
+    gwd_job_t job;
+    _Atomic bool taken, let_go;
+} blocker_t;
+
+static void block(gwd_job_t *job, uint64_t chunk) {
+    blocker_t *blocker = (blocker_t *)(void *)job;
+
+    (void)chunk;
+    atomic_store(&blocker->taken, true);
+    while (!atomic_load(&blocker->let_go))
+        (void)sched_yield();
+}
+
+static void block_thread(gwd_reduce_t *reduce, gwd_queue_t *finished, gwd_share_t *share, blocker_t *blocker) {
+    blocker->job.work = block;
+    blocker->job.n_chunks = 1;
+    blocker->job.share = share;
+    blocker->job.finished = finished;
+    gwd_reduce_start(reduce, &blocker->job, false);
+    while (!atomic_load(&blocker->taken))
+        (void)sched_yield();
+}
+
 /* One group with very many jobs, and one with one. */
 static void take_turns(gwd_share_t *many_user, gwd_share_t *one_user) {
     static work_t works[JOBS];
+    blocker_t blocker = {0};
     gwd_share_t many = {.parent = many_user}, one = {.parent = one_user};
     gwd_reduce_t *reduce;
     gwd_queue_t finished;
@@ -213,17 +242,17 @@ static void take_turns(gwd_share_t *many_user, gwd_share_t *one_user) {
 
     CU_ASSERT_EQUAL_FATAL(gwd_queue_init(&finished, sizeof(gwd_job_t *)), 0);
     CU_ASSERT_EQUAL_FATAL(gwd_reduce_new(1, 0, &reduce), 0);
+    block_thread(reduce, &finished, &many, &blocker);
     for (int i = 0; i < JOBS - 1; i++)
         start(reduce, &finished, &many, &works[i], i);
-    while (gwd_queue_pop(&finished, &job)) /* what the thread has done so far is not counted */
-        continue;
     start(reduce, &finished, &one, &works[JOBS - 1], JOBS - 1);
     while (job != &works[JOBS - 1].job) {
         (void)gwd_reduce_help(reduce);
         if (gwd_queue_pop(&finished, &job))
             before++;
     }
-    CU_ASSERT(before < JOBS / 4); /* one chunk of the others for each of its own, and what one thread does meanwhile */
+    CU_ASSERT(before < JOBS / 4); /* one chunk of the others for each of its own */
+    atomic_store(&blocker.let_go, true);
     for (int i = 0; i < JOBS - 1; i++)
         gwd_reduce_cancel(reduce, &works[i].job);
     gwd_reduce_free(reduce);
