@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static void say_lost(const gwctl_events_t *events) {
     if (events->lost > 0)
@@ -30,9 +31,11 @@ static int write_events(const gwctl_options_t *options, FILE *out) {
     return code;
 }
 
-/* Removes what is not whole. */
+/* Removes what is not whole, if it is a file and no device or pipe. */
 static int end_file(FILE *file, const char *path, int code) {
     bool is_whole = ferror(file) == 0;
+    struct stat stat;
+    bool is_file = fstat(fileno(file), &stat) == 0 && S_ISREG(stat.st_mode);
     is_whole = fclose(file) == 0 && is_whole;
     if (code == GWCTL_OK && is_whole) {
         printf("wrote %s: open it in https://ui.perfetto.dev or chrome://tracing\n", gwctl_cell_text(path).text);
@@ -40,7 +43,8 @@ static int end_file(FILE *file, const char *path, int code) {
     }
     if (!is_whole)
         fprintf(stderr, "gwctl: %s: %s\n", path, strerror(errno));
-    (void)remove(path); /* what is left of it is seen to be no JSON */
+    if (is_file)
+        (void)remove(path); /* what is left of it is seen to be no JSON */
     return code == GWCTL_OK ? GWCTL_FAILED : code;
 }
 

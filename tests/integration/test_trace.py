@@ -329,6 +329,16 @@ def _ranges(path):
     return found
 
 
+def a_full_disk_is_named_and_a_device_is_left_alone():
+    with Daemon(bystanders=False) as daemon:
+        link = os.path.join(daemon.dir, "full")
+        os.symlink("/dev/full", link)
+        result = daemon.gwctl("trace", f"--out={link}")
+        equal(result.returncode, 1, "gwctl trace to a full disk")
+        contains(result.stderr, "No space left")
+        check(os.path.islink(link), "gwctl has removed what is no file of its own")
+
+
 def files_that_are_none_are_refused():
     with Daemon(bystanders=False) as daemon:
         path = os.path.join(daemon.dir, "x.json")
