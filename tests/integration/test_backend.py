@@ -6,8 +6,8 @@ See backend_rank.py and backend_faults.py for what each scenario does.
 import signal
 import subprocess
 
-from ranks import Daemon, Skip, check, equal, main
-from torch_ranks import TIMEOUT_S, check_same, finish, run, start
+from ranks import Daemon, Skip, equal, main
+from torch_ranks import TIMEOUT_S, check_same, check_survivors, finish, run, start
 
 WORKER, FAULTS = "backend_rank.py", "backend_faults.py"
 
@@ -41,9 +41,7 @@ def an_exception_in_one_backward():
 
 def _survivors_are_well(n, scenario):
     with Daemon(bystanders=False) as daemon:
-        every = finish(start(FAULTS, [daemon] * n, scenario))[:-1]
-        equal([said.get(scenario) for said, _ in every], ["same"] * (n - 1), f"what they say ({every})")
-        check(daemon.process.poll() is None, "the daemon has ended")
+        check_survivors(daemon, run(FAULTS, [daemon] * n, scenario), scenario)
 
 
 def who_is_left_goes_on_without_the_killed_rank():

@@ -107,6 +107,19 @@ def a_group_ends_on_all_its_lanes():
             equal(daemon.stat("groups_failed"), 0, "groups that failed")
 
 
+def two_groups_share_the_lanes():
+    with nodes(2, SMALL, "--lane.count=3") as daemons:
+        groups = [ready(daemons, [0, 1], count=COUNT), ready(daemons, [1, 0], count=COUNT + 1)]
+        ranks = [rank for group in groups for rank in group]
+        for rank in ranks:
+            rank.send("loop g k 5")
+        for rank in ranks:
+            rank.answer("GW_OK")
+        for count, group in zip((COUNT, COUNT + 1), groups):
+            for rank in group:  # 1 and 2, summed five times: 3, then doubled
+                equal(rank.ok(f"expect b f32 {count} {3 * 2 ** 4}"), "0", "wrong elements of the sum")
+
+
 def _lose(how, status, limit_ms):
     with nodes(3, SMALL, "--lane.count=3", checks=False) as daemons:
         ranks = ready(daemons, [0, 1, 2], count=COUNT)

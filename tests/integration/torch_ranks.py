@@ -10,7 +10,7 @@ import sys
 import time
 
 import ranks
-from ranks import SLOW, Skip, equal, gwtest
+from ranks import SLOW, Skip, check, equal, gwtest
 
 TIMEOUT_S = 60 * SLOW
 FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -70,6 +70,12 @@ def finish(processes):
 
 def run(worker, daemons, *scenarios, **options):
     return finish(start(worker, daemons, *scenarios, **options))
+
+
+def check_survivors(daemon, every, scenario):
+    """`every`: what all said. All but the last rank, which was killed, and the daemon are well."""
+    equal([said.get(scenario) for said, _ in every[:-1]], ["same"] * (len(every) - 1), f"what they say ({every[:-1]})")
+    check(daemon.process.poll() is None, "the daemon has ended")
 
 
 def check_same(worker, daemons, *scenarios, **options):
