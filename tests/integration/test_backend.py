@@ -5,6 +5,7 @@ See backend_rank.py and backend_faults.py for what each scenario does.
 
 import signal
 import subprocess
+import time
 
 from ranks import Daemon, Skip, equal, main
 from torch_ranks import TIMEOUT_S, check_same, check_survivors, finish, run, start
@@ -78,6 +79,7 @@ def ctrl_c_ends_a_wait():
     with Daemon(bystanders=False) as daemon:
         processes = start(FAULTS, [daemon] * 2, "interrupted")
         _when_told(processes, "interrupt now")
+        time.sleep(0.5)  # then they wait, and are not on their way there
         for process in processes:
             process.send_signal(signal.SIGINT)
         for rank, (said, errors) in enumerate(finish(processes)):
