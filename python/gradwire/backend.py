@@ -197,6 +197,16 @@ class ProcessGroup(dist.ProcessGroup):
         """Raises unless all that was exchanged so far can be trusted; of a GPU: that its streams have come to."""
         self.group.check()
 
+    def check_all(self) -> None:
+        """The same for all that was submitted: waits for what streams exchange."""
+        self.synchronize()
+        self.check()
+
+    def synchronize(self) -> None:
+        """Waits for all operations of GPUs; a failure of the group ends that."""
+        for stream in self._streams.values():
+            stream.synchronize()
+
     def stream(self, device: torch.device) -> Any:
         """The group's own on a device."""
         if device not in self._streams:
@@ -214,8 +224,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Leaves the group, when what was submitted has ended: other ranks may be behind."""
-        for stream in self._streams.values():
-            stream.synchronize()  # it waits for all operations of its device; a failure of the group frees it
+        self.synchronize()
         self._closing()
 
     def abort(self) -> None:
@@ -377,8 +386,8 @@ def check(group: Any = None) -> None:
 
 
 def guard(optimizer: torch.optim.Optimizer, group: Any = None) -> None:
-    """Makes every step of the optimizer call `check` first: no step on gradients that cannot be trusted."""
-    hook.guard(optimizer, lambda: check(group))
+    """No step of the optimizer on gradients that cannot be trusted: it waits for their exchange first, and may raise."""
+    hook.guard(optimizer, lambda: _process_group(group).check_all())
 
 
 def _register() -> None:

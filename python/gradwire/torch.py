@@ -93,7 +93,7 @@ def _layout(bucket: Any, flat: torch.Tensor) -> list[tuple[int, int, int, int]]:
 
 
 def guard(optimizer: torch.optim.Optimizer, check: Callable[[], None]) -> None:
-    """Makes every step of an optimizer call `check` first, which raises if gradients cannot be trusted."""
+    """Makes every step of an optimizer call `check` first, which waits, and raises if gradients cannot be trusted."""
     step = optimizer.step
 
     def checked(*arguments: Any, **keywords: Any) -> Any:
@@ -137,9 +137,15 @@ class Hook:
         """Raises unless all gradients so far can be trusted. For steps on a GPU: those that have ended."""
         self.group.check()
 
+    def check_all(self) -> None:
+        """The same for all steps that have begun: waits for what streams exchange, not for what else they do."""
+        for stream in self._streams.values():
+            stream.synchronize()
+        self.check()
+
     def guard(self, optimizer: torch.optim.Optimizer) -> None:
-        """Makes every step of the optimizer call `check` first."""
-        guard(optimizer, self.check)
+        """Makes every step of the optimizer call `check_all` first: what is not there yet could still fail."""
+        guard(optimizer, self.check_all)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """What codecs have left out, of this rank: for its checkpoint. Between steps.

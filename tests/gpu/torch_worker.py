@@ -12,19 +12,15 @@ import time
 
 import torch
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
+from gradwire._library import BucketDesc  # noqa: E402
+
 LIBRARY = ctypes.CDLL(os.path.join(os.environ["BUILD"], "libgradwire.so"), mode=ctypes.RTLD_GLOBAL)
 GW_OK, STALE = 0, "GW_ERR_BUFFER_STALE"
 ALL_REDUCE, SUM, AVG = 1, 1, 2
 TYPES = {torch.float32: 1, torch.float64: 2, torch.float16: 3, torch.bfloat16: 4, torch.int8: 5, torch.uint8: 6,
          torch.int32: 7, torch.int64: 8}
 MB = 1 << 20
-
-
-class Desc(ctypes.Structure):
-    _fields_ = [("struct_bytes", ctypes.c_size_t), ("name", ctypes.c_char_p), ("collective", ctypes.c_int),
-                ("type", ctypes.c_int), ("redop", ctypes.c_int), ("root", ctypes.c_int), ("count", ctypes.c_uint64),
-                ("send", ctypes.c_void_p), ("recv", ctypes.c_void_p), ("priority", ctypes.c_int),
-                ("matrices", ctypes.c_void_p), ("n_matrices", ctypes.c_size_t)]
 
 
 for _name in ("gw_status_name", "gw_last_error", "gw_buffer_path"):
@@ -75,7 +71,7 @@ class Group:
 
     def bucket(self, tensor, redop=AVG, name=b"gradient"):
         bucket, at = ctypes.c_void_p(), tensor.data_ptr()
-        desc = Desc(ctypes.sizeof(Desc), name, ALL_REDUCE, TYPES[tensor.dtype], redop, 0, tensor.numel(), at, at)
+        desc = BucketDesc(ctypes.sizeof(BucketDesc), name, ALL_REDUCE, TYPES[tensor.dtype], redop, 0, tensor.numel(), at, at)
         must("gw_bucket_create", self.group, ctypes.byref(desc), ctypes.byref(bucket))
         return bucket
 
