@@ -312,6 +312,8 @@ void gwd_lane_wire_free(gwd_lane_group_t *group) {
     if (!wire)
         return;
     close_links(group);
+    if (wire->wire)
+        free_line(group);
     for (uint32_t n = 0; n < wire->n_peers; n++) {
         for (uint64_t i = 0; wire->peers[n].begins && i < GWD_BEGINS * (uint64_t)group->credits; i++)
             free(wire->peers[n].begins[i].text);
@@ -320,8 +322,6 @@ void gwd_lane_wire_free(gwd_lane_group_t *group) {
     }
     gwd_wire_free_flights(wire);
     gwd_wire_free_probe(wire);
-    if (wire->wire)
-        free_line(group);
     gwd_cipher_free(wire->cipher);
     free(wire->peers);
     free(wire);

@@ -127,6 +127,12 @@ gw_status_t gwd_transport_set_environment(const gwd_transport_config_t *config, 
     return GW_ERR_NO_MEMORY;
 }
 
+static void free_transport(gwd_transport_t *transport) {
+    (void)pthread_rwlock_destroy(&transport->regions.lock); /* nobody holds it */
+    free(transport->regions.list);
+    free(transport);
+}
+
 gw_status_t gwd_transport_open(const gwd_transport_config_t *config, gwd_transport_t **transport_out, char *text) {
     const ucp_params_t parameters = {
         .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED | UCP_PARAM_FIELD_NAME,
@@ -138,7 +144,8 @@ gw_status_t gwd_transport_open(const gwd_transport_config_t *config, gwd_transpo
     gwd_transport_t *transport = calloc(1, sizeof(*transport));
     ucs_status_t status;
 
-    if (transport == NULL) {
+    if (transport == NULL || pthread_rwlock_init(&transport->regions.lock, NULL) != 0) {
+        free(transport);
         snprintf(text, GWD_WIRE_TEXT_BYTES, "out of memory");
         return GW_ERR_NO_MEMORY;
     }
@@ -170,13 +177,13 @@ gw_status_t gwd_transport_open(const gwd_transport_config_t *config, gwd_transpo
 err_config:
     ucp_config_release(settings.ucx);
 err_free:
-    free(transport);
+    free_transport(transport);
     return settings.status;
 }
 
 void gwd_transport_close(gwd_transport_t *transport) {
     ucp_cleanup(transport->context);
-    free(transport);
+    free_transport(transport);
 }
 
 /* ---- wires ---------------------------------------------------------------------------------------------------- */
@@ -277,6 +284,10 @@ void gwd_wire_free(gwd_wire_t *wire) {
 void gwd_wire_address(const gwd_wire_t *wire, const void **address_out, size_t *bytes_out) {
     *address_out = wire->address;
     *bytes_out = wire->address_bytes;
+}
+
+gwd_transport_t *gwd_wire_transport(const gwd_wire_t *wire) {
+    return wire->transport;
 }
 
 int gwd_wire_fd(const gwd_wire_t *wire) {
