@@ -215,7 +215,8 @@ typedef struct gw_report {
     char message[512];       /* why, with rank, host, pid and bucket; "" while all is well */
 } gw_report_t;
 
-/* Tells whether every operation so far can be trusted: call it before an optimiser step. Returns the
+/* Tells whether every operation so far can be trusted: call it before an optimiser step. Of operations that a stream
+ * waits for it knows when they have ended: synchronise with the stream first, or call it after the step. Returns the
  * group's status, or GW_ERR_MISMATCH if one operation failed since. `report_out` may be NULL, and is
  * written in every case. Blocking: never. No system call but one poll. */
 GW_API gw_status_t gw_group_check(gw_group_t *group, gw_report_t *report_out);

@@ -3,7 +3,7 @@
     gradwire.torch.register(ddp_model, codec="none")
 
 From then on the gradients of `ddp_model` are averaged by the daemon, in place of DDP's own all_reduce. Buckets of a GPU
-stay where they are: the daemon reads and writes them, while backward goes on; the host never waits. Those of the CPU
+stay where they are: the daemon reads and writes them, while backward goes on; the host does not wait. Those of the CPU
 are copied to memory that is shared with the daemon. Everything else is DDP's: buckets, `no_sync`, `join`.
 
 Registered once for each model, on all ranks, after DDP has been made and before the first backward.
@@ -11,11 +11,8 @@ Registered once for each model, on all ranks, after DDP has been made and before
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import warnings
 import weakref
-from collections.abc import Iterator
 from typing import Any, Callable
 
 import torch
@@ -23,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from . import _library, _rendezvous, errors
-from ._arrays import TYPE_BYTES, span
+from ._arrays import span
 from ._group import ALL_REDUCE, Group, Work, connection
 from ._waiter import Waiter
 
@@ -32,29 +29,18 @@ __all__ = ["Hook", "register"]
 _models: dict[str, int] = {}  # registered so far, by their ranks: the same on these
 
 
-_has_cuda = functools.lru_cache(maxsize=None)(torch.cuda.is_available)  # asked once: it takes a while
-
-
-@contextlib.contextmanager
-def _range(name: str) -> Iterator[None]:
-    """What is done within it has this name in a profiler of the GPU, if torch has CUDA."""
-    if not _has_cuda():
-        yield
-        return
-    torch.cuda.nvtx.range_push(name)
-    try:
-        yield
-    finally:
-        torch.cuda.nvtx.range_pop()
-
-
 class _Bucket:
     """What the daemon knows a bucket of DDP as."""
 
-    def __init__(self, key: tuple, handle: int, result: torch.Tensor):
-        self.key, self.handle, self.result = key, handle, result
+    def __init__(self, flat: torch.Tensor, handle: int, result: torch.Tensor):
+        self.count, self.dtype, self.handle, self.result = flat.numel(), flat.dtype, handle, result
+        self.address = flat.data_ptr() if flat.is_cuda else 0  # the host's is of no matter
         self.is_new = True
         self.homes: list[tuple[torch.Tensor, torch.Tensor]] = []  # parameters, and where their gradients are shared
+
+    def fits(self, flat: torch.Tensor) -> bool:
+        return (flat.numel() == self.count and flat.dtype is self.dtype and
+                self.address in (0, flat.data_ptr()))
 
     def share(self, bucket: Any, flat: torch.Tensor) -> None:
         """With gradient_as_bucket_view the bucket's memory is that of its gradients. It becomes the memory shared with
@@ -130,8 +116,7 @@ class Hook:
             return future
         if bucket.index() == 0:
             self.group.check()  # a step that has failed is not followed by another
-        with _range(f"gradwire ddp.{bucket.index()}"):
-            return self._on_device(bucket, flat) if flat.is_cuda else self._on_host(bucket, flat)
+        return self._on_device(bucket, flat) if flat.is_cuda else self._on_host(bucket, flat)
 
     def check(self) -> None:
         """Raises unless all gradients so far can be trusted. For steps on a GPU: those that have ended."""
@@ -164,29 +149,33 @@ class Hook:
 
     # ---- buckets -------------------------------------------------------------------------------------
 
-    def _declare(self, bucket: Any, flat: torch.Tensor, address: int) -> int:
-        return self.group.bucket(ALL_REDUCE, span(flat).type, flat.numel(), address, address, op="avg",
-                                 name=f"ddp.{bucket.index()}", matrices=_layout(bucket, flat))
+    def _declare(self, bucket: Any, flat: torch.Tensor, address: int, result: torch.Tensor) -> _Bucket:
+        handle = self.group.bucket(ALL_REDUCE, span(flat).type, flat.numel(), address, address, op="avg",
+                                   name=f"ddp.{bucket.index()}", matrices=_layout(bucket, flat))
+        known = self._buckets[bucket.index()] = _Bucket(flat, handle, result)
+        return known
 
-    def _known(self, bucket: Any, key: tuple) -> _Bucket | None:
+    def _forget(self, index: int, address: int, nbytes: int) -> None:
+        self._buckets.pop(index, None)
+        self.group.drop_buckets(address, nbytes)
+
+    def _known(self, index: int, flat: torch.Tensor) -> _Bucket | None:
         """DDP cuts its buckets anew after the first step: what was known of the old one is released."""
-        known = self._buckets.get(bucket.index())
-        if known is None or known.key == key:
+        known = self._buckets.get(index)
+        if known is None or known.fits(flat):
             return known
-        del self._buckets[bucket.index()]
-        self.group.drop_buckets(known.result.data_ptr(), known.result.numel() * known.result.element_size())
-        if bucket.buffer().is_cuda:
-            self.group.context.pool.forget(known.key[0], known.key[1] * TYPE_BYTES[known.key[2]])
+        nbytes = known.count * known.result.element_size()
+        self._forget(index, known.result.data_ptr(), nbytes)
+        if known.address:
+            self.group.context.pool.forget(known.address, nbytes)
         return None
 
     def _on_host(self, bucket: Any, flat: torch.Tensor) -> Any:
-        what = span(flat)
-        key = (0, what.count, what.type)
-        known = self._known(bucket, key)
+        known = self._known(bucket.index(), flat)
         if known is None:
-            buffer, view = self.group.context.pool.lend(what.bytes)
+            buffer, view = self.group.context.pool.lend(flat.numel() * flat.element_size())
             result = torch.frombuffer(view, dtype=flat.dtype, count=flat.numel())
-            known = self._buckets[bucket.index()] = _Bucket(key, self._declare(bucket, flat, buffer.address), result)
+            known = self._declare(bucket, flat, buffer.address, result)
         elif known.is_new:  # not before: DDP cuts its buckets anew after the first step
             known.is_new = False
             known.share(bucket, flat)
@@ -202,35 +191,43 @@ class Hook:
         return future
 
     def _on_device(self, bucket: Any, flat: torch.Tensor) -> Any:
-        what = span(flat)
-        current = torch.cuda.current_stream(flat.device)
-        side = self._streams.setdefault(flat.device, None) or torch.cuda.Stream(flat.device)
-        self._streams[flat.device] = side
-        op = self._submit_on_device(bucket, flat, what, current.cuda_stream)
+        """This is done while backward waits for it: what can be looked up is."""
+        device = flat.device
+        current = torch.cuda.current_stream(device)
+        side = self._streams.get(device)
+        if side is None:
+            side = self._streams[device] = torch.cuda.Stream(device)
+        op = self._submit_on_device(bucket, flat, current.cuda_stream)
         self._ops[bucket.index()] = op
         _library.call("gw_stream_wait", self.group.handle, op, side.cuda_stream)
-        future = torch.futures.Future(devices=[flat.device])
-        with torch.cuda.stream(side):  # the future is complete when this stream has come here
+        future = torch.futures.Future(devices=[device])
+        torch.cuda.set_stream(side)  # the future is complete when this stream has come here
+        try:
             future.set_result(flat)
+        finally:
+            torch.cuda.set_stream(current)
         return future
 
-    def _submit_on_device(self, bucket: Any, flat: torch.Tensor, what: Any, stream: int) -> int:
-        key = (what.address, what.count, what.type)
-        known = self._known(bucket, key)
+    def _submit_on_device(self, bucket: Any, flat: torch.Tensor, stream: int) -> int:
+        known = self._known(bucket.index(), flat)
         for again in (False, True):
             if known is None:
-                self.group.context.pool.register(what.address, what.bytes)
-                known = self._buckets[bucket.index()] = _Bucket(key, self._declare(bucket, flat, what.address), flat)
+                known = self._register(bucket, flat)
             try:
                 return self.group.submit(known.handle, stream)
             except errors.Error as error:
                 if again or error.status not in errors.MEMORY_GONE:
                     raise
-            self.group.drop_buckets(what.address, what.bytes)  # other memory has this address now
-            self.group.context.pool.forget(what.address, what.bytes)
-            del self._buckets[bucket.index()]
+            nbytes = flat.numel() * flat.element_size()  # other memory has this address now
+            self._forget(bucket.index(), flat.data_ptr(), nbytes)
+            self.group.context.pool.forget(flat.data_ptr(), nbytes)
             known = None
         raise AssertionError("not reached")
+
+    def _register(self, bucket: Any, flat: torch.Tensor) -> _Bucket:
+        what = span(flat)
+        self.group.context.pool.register(what.address, what.bytes)
+        return self._declare(bucket, flat, what.address, flat)
 
 
 def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def] # DDP reads the annotations

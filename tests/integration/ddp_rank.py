@@ -319,20 +319,6 @@ def gradients_of_the_other_rank():
 # ---- what goes wrong ---------------------------------------------------------------------------------------
 
 
-def profiled():
-    """With CUDA each bucket of the hook has a range, and ends it; here a list takes the profiler's place."""
-    ranges, has_cuda, nvtx = [], gradwire.torch._has_cuda, torch.cuda.nvtx
-    push, pop = nvtx.range_push, nvtx.range_pop
-    gradwire.torch._has_cuda = lambda: True
-    nvtx.range_push, nvtx.range_pop = ranges.append, lambda: ranges.append(None)
-    try:
-        verdict = plain()
-    finally:
-        gradwire.torch._has_cuda, nvtx.range_push, nvtx.range_pop = has_cuda, push, pop
-    wanted = ["gradwire ddp.0", None] * STEPS
-    return verdict if verdict != "same" or ranges == wanted else f"ranges {ranges}"
-
-
 def failing_backward():
     """An exception in the model's backward; the next step is good again."""
     class Fails(torch.autograd.Function):

@@ -42,7 +42,7 @@ def without_an_exchange_ranks_differ():
 
 
 def failures_have_names():
-    _all_same("failing_backward", "no_daemon", "profiled", "registered_twice", "forgotten_models")
+    _all_same("failing_backward", "no_daemon", "registered_twice", "forgotten_models")
 
 
 def a_rank_that_is_killed_is_named():
