@@ -80,7 +80,9 @@ uint32_t gwd_plan_wire_window(uint32_t most, uint32_t n_nodes, uint32_t n_rails)
 }
 
 uint32_t gwd_plan_wire_window_raw(uint32_t most, uint32_t n_nodes, uint32_t n_rails) {
-    return at_least_two(most / (n_nodes > 1 ? n_nodes - 1 : 1) / n_rails, most);
+    uint32_t all = most / (n_nodes > 1 ? n_nodes - 1 : 1);
+
+    return at_least_two(n_rails > 1 ? all / 2 / n_rails : all, most);
 }
 
 uint64_t gwd_plan_device_chunk(const gwd_plan_t *plan, uint64_t bytes) {

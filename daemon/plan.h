@@ -67,7 +67,8 @@ uint64_t gwd_plan_wire_chunk(uint64_t most_bytes, uint32_t n_nodes);
 uint32_t gwd_plan_wire_window(uint32_t most, uint32_t n_nodes, uint32_t n_rails);
 
 /* How many of these may be of buckets without a codec: what one node sends, and what comes to one from all others at once,
- * is as much with any number of nodes, so that switches can hold it. What is coded is less. */
+ * is as much with any number of nodes, so that switches can hold it. What is coded is less. Several rails fill each other's
+ * gaps, so they have half as many: they do not end at the same time, and the last ones only as fast as they go alone. */
 uint32_t gwd_plan_wire_window_raw(uint32_t most, uint32_t n_nodes, uint32_t n_rails);
 
 /* The size that a device's bucket of `bytes` is copied in: small enough that its parts overlap. */

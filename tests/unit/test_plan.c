@@ -35,6 +35,7 @@ static void the_window_is_shared(void) {
     CU_ASSERT_EQUAL(gwd_plan_wire_window(1, 2, 4), 1);
     CU_ASSERT_EQUAL(gwd_plan_wire_window_raw(16, 2, 1), 16);
     CU_ASSERT_EQUAL(gwd_plan_wire_window_raw(16, 4, 1), 5);
+    CU_ASSERT_EQUAL(gwd_plan_wire_window_raw(16, 2, 2), 4);
     CU_ASSERT_EQUAL(gwd_plan_wire_window_raw(16, 4, 4), 2);
 }
 
