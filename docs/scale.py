@@ -10,6 +10,7 @@ The model is explained in SCALE.md. Only Python's standard library is needed.
 """
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -27,7 +28,9 @@ RATES_GBIT = [1, 10, 25, 100, 200, 400, 800]
 ODD_NODES = [3, 6, 12, 24, 48, 96, 192, 384]  # no power of two
 AS_FAST = 1.02  # times the fastest's time
 MAX_ERROR = 0.15
-LEAST = (1, 0.1, 0.001)  # us of latency, us a message, ns a byte: what is found to be less is not told by the points
+# us of latency, us a message, ns a byte, gain of a lane: what is found to be less is not told by the points
+LEAST = (1, 0.1, 0.001, 0.01)
+MOST = (math.inf, math.inf, math.inf, 1)
 
 
 # ---- text --------------------------------------------------------------------------------------------
@@ -136,6 +139,7 @@ class Point:
     us: float
     wire_bytes: float  # that one node sends; 0: not known
     machines: int
+    lanes: int
 
     def share(self):
         return self.nodes / self.machines
@@ -149,11 +153,11 @@ def _read_point(item, number):
     try:
         us = item["us"] if "us" in item else item["gradwire_us"]
         point = Point(int(item["nodes"]), int(item["bytes"]), float(item["rate_bps"] or 0) / 1e9, float(us),
-                      float(item.get("wire_bytes") or 0), int(item.get("machines", 1)))
+                      float(item.get("wire_bytes") or 0), int(item.get("machines", 1)), int(item.get("lanes", 1)))
     except (KeyError, TypeError, ValueError) as error:
         why = f"{type(error).__name__} {error}"
         raise BadPoints(f"point {number}: {why}: it takes nodes, bytes, rate_bps, us") from None
-    if point.nodes < 2 or point.bytes < 1 or point.us <= 0 or point.rate_gbit < 0 or point.machines < 1:
+    if point.nodes < 2 or point.bytes < 1 or point.us <= 0 or point.rate_gbit < 0 or min(point.machines, point.lanes) < 1:
         raise BadPoints(f"point {number}: {item} cannot be")
     return point
 
@@ -175,7 +179,7 @@ def read_points(path):
 
 
 def predict_us(point, net):
-    net = dataclasses.replace(net, rate_gbit=point.rate_gbit)
+    net = dataclasses.replace(net, rate_gbit=point.rate_gbit, lanes=point.lanes)
     return (agreement_us(point.nodes, net, point.share()) +
             time_us("shards", point.nodes, point.bytes, net, point.share()))
 
@@ -192,10 +196,11 @@ def _framing(points):
 
 
 def calibrate(points, chunk):
-    """The latency, the processor time of a message and that of a byte which fit best: a search in ever smaller steps
-    for the least sum of relative errors, which one wrong point does not draw away. Adding counts to the byte."""
+    """The latency, the processor time of a message and that of a byte, and the gain of a lane, which fit best: a search
+    in ever smaller steps for the least sum of relative errors, which one wrong point does not draw away. Adding counts
+    to the byte."""
     fixed = Network(reduce_ns=0, framing=_framing(points), chunk=chunk)
-    names = ("alpha_us", "message_us", "byte_ns")
+    names = ("alpha_us", "message_us", "byte_ns", "lane_gain")
 
     def network(values):
         return dataclasses.replace(fixed, **dict(zip(names, values)))
@@ -203,17 +208,18 @@ def calibrate(points, chunk):
     def loss(values):
         return sum(abs(math.log(predict_us(p, network(values)) / p.us)) for p in points)
 
+    moves = [move for move in itertools.product((-1, 0, 1), repeat=len(names)) if 1 <= sum(map(abs, move)) <= 2]
     best = None
-    for start in ((50, 5, 1), (5, 0.5, 0.1), (500, 1, 0.3), (20, 20, 2)):
+    for start in ((50, 5, 1, 1), (5, 0.5, 0.1, 1), (500, 1, 0.3, 0.3), (20, 20, 2, 0.5), (5, 5, 0.2, 0.5)):
         values, step = list(start), 4.0
         least = loss(values)
         while step > 1.001:
             moved = False
-            for i in range(len(values)):
-                for factor in (step, 1 / step):
-                    tried = values[:i] + [max(values[i] * factor, LEAST[i])] + values[i + 1:]
-                    if loss(tried) < least:
-                        values, least, moved = tried, loss(tried), True
+            for move in moves:
+                tried = [min(max(value * step ** power, least_one), most) for value, power, least_one, most in
+                         zip(values, move, LEAST, MOST)]
+                if loss(tried) < least:
+                    values, least, moved = tried, loss(tried), True
             step = step if moved else step ** 0.7
         if best is None or least < best[0]:
             best = (least, values)
@@ -236,8 +242,9 @@ def check_points(points, chunk):
                      f"{100 * error:+.1f}%" + (" **off**" if off else "")])
     checked = len(points) // 2
     found = [("less than " if value <= least else "") + f"{value:.3g}"
-             for value, least in zip((net.alpha_us, net.message_us, net.byte_ns), LEAST)]
-    text = (f"Calibrated: latency {found[0]} us, {found[1]} us a message and {found[2]} ns a byte at each end, "
+             for value, least in zip((net.alpha_us, net.message_us, net.byte_ns, net.lane_gain), LEAST)]
+    lanes = f"each further lane adds {found[3]} of the first, " if any(point.lanes > 1 for point in points) else ""
+    text = (f"Calibrated: latency {found[0]} us, {found[1]} us a message and {found[2]} ns a byte at each end, {lanes}"
             f"{net.framing:.3f} bytes on the wire for a byte of data.\n"
             f"{len(points) - checked} points calibrate, {checked} are checked; {n_off} of all are more than "
             f"{100 * MAX_ERROR:.0f}% off.\n\n")

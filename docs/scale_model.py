@@ -4,6 +4,7 @@ import math
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SHARD = 64 * KIB  # of a chunk, one node's, unless wire.chunk_bytes is less: daemon/plan.c
+LANE_CHUNKS = 4  # at least, for each lane that carries a bucket: daemon/lane_flight.c
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +19,8 @@ class Network:
     oversubscription: float = 1  # how many times what the links of a rack can send is what its uplink can
     rack: int = 32  # nodes
     chunk: int = MIB  # wire.chunk_bytes
+    lanes: int = 1  # threads of a daemon that share a large bucket; only shards can say which part is whose
+    lane_gain: float = 1  # what each after the first adds to its speed
 
     def wire_us(self, count):
         return count * self.framing * 8e-3 / self.rate_gbit if self.rate_gbit else 0
@@ -102,6 +105,10 @@ def processor_us(load, net):
             2 * load.sent * net.byte_ns * 1e-3)
 
 
+def lanes_of(n, size, net):
+    return min(net.lanes, max(1, pieces(size, shard_chunk(n, net)) // LANE_CHUNKS))
+
+
 def time_us(way, n, size, net, share=1):
     """`share`: how many nodes share a machine, and so its processor."""
     if n < 2:
@@ -109,6 +116,8 @@ def time_us(way, n, size, net, share=1):
     load = WAYS[way](n, size, net)
     link = link_us(load, net)
     processor = processor_us(load, net) * share
+    if way == "shards":
+        processor /= 1 + net.lane_gain * (lanes_of(n, size, net) - 1)
     chunk = {"shards": shard_chunk(n, net), "shards, large chunks": shard_chunk(n, large_net(n, net))}.get(way, net.chunk)
     return load.steps * net.alpha_us + max(link, processor) + min(link, processor) / pieces(size, chunk)
 

@@ -172,18 +172,18 @@ def more_of_everything_takes_longer():
 # ---- points ------------------------------------------------------------------------------------------
 
 
-def _points(change=None, noise=0.03):
+def _points(change=None, noise=0.03, lanes=1):
     """As bench-nodes would measure them, if nodes were as the model has them, but for noise."""
     shape = random.Random(7)
-    net = scale.Network(alpha_us=40, message_us=6, byte_ns=0.35, reduce_ns=0, framing=1.06)
+    net = scale.Network(alpha_us=40, message_us=6, byte_ns=0.35, reduce_ns=0, framing=1.06, lane_gain=0.6)
     items = []
     for rate in (0, 1e9):
         for nodes in (2, 4):
             for size in (4096, 65536, 1 << 20, 25 << 20, 100 << 20):
-                us = scale.predict_us(scale.Point(nodes, size, rate / 1e9, 1, 0, 1), net)
+                us = scale.predict_us(scale.Point(nodes, size, rate / 1e9, 1, 0, nodes, lanes), net)
                 items.append({"op": "all_reduce", "codec": "none", "nodes": nodes, "bytes": size, "rate_bps": rate,
                               "gradwire_us": us * shape.uniform(1 - noise, 1 + noise),
-                              "wire_bytes": 1.06 * 2 * size * (nodes - 1) / nodes})
+                              "wire_bytes": 1.06 * 2 * size * (nodes - 1) / nodes, "machines": nodes, "lanes": lanes})
     items.append({**items[0], "codec": "int8", "gradwire_us": 1})  # passed over
     if change is not None:
         items[change]["gradwire_us"] *= 1.5
@@ -206,6 +206,17 @@ def points_of_the_model_are_found_again():
     result = _check(_points())
     equal((result.returncode, result.stderr), (0, ""), "with 3% noise")
     contains(result.stdout, "10 points calibrate, 10 are checked; 0 of all")
+
+
+def what_a_lane_adds_is_found_again():
+    result = _check(_points(noise=0, lanes=4))
+    equal((result.returncode, result.stderr), (0, ""), "with four lanes")
+    gain = float(re.search(r"each further lane adds (\S+) of the first", result.stdout)[1])
+    check(abs(gain - 0.6) < 0.03, f"each adds {gain}")
+    one, four, small = (scale.time_us("shards", 2, size, scale.Network(0, byte_ns=1, lanes=lanes))
+                        for size, lanes in ((100 << 20, 1), (100 << 20, 4), (4096, 4)))
+    check(3.8 < one / four < 4, f"{one} and {four} us")
+    equal(small, scale.time_us("shards", 2, 4096, scale.Network(0, byte_ns=1)), "a small bucket, which one lane carries")
 
 
 def a_wrong_point_is_seen():
