@@ -1,4 +1,4 @@
-"""The thread that completes torch's futures of arrays in the host's memory"""
+"""The thread that completes torch's futures"""
 
 from __future__ import annotations
 

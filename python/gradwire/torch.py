@@ -3,7 +3,7 @@
     gradwire.torch.register(ddp_model, codec="none")
 
 From then on the gradients of `ddp_model` are averaged by the daemon, in place of DDP's own all_reduce. Buckets of a GPU
-stay where they are: the daemon reads and writes them, while backward goes on; the host does not wait. Those of the CPU
+stay where they are: the daemon reads and writes them, while backward goes on, which is not waited for. Those of the CPU
 are copied to memory that is shared with the daemon. Everything else is DDP's: buckets, `no_sync`, `join`.
 
 Registered once for each model, on all ranks, after DDP has been made and before the first backward.
@@ -191,21 +191,21 @@ class Hook:
         return future
 
     def _on_device(self, bucket: Any, flat: torch.Tensor) -> Any:
-        """This is done while backward waits for it: what can be looked up is."""
-        device = flat.device
-        current = torch.cuda.current_stream(device)
+        """Backward stands still meanwhile, and launches nothing: all that can be done beside it is."""
+        device, group = flat.device, self.group
+        op = self._submit_on_device(bucket, flat, torch.cuda.current_stream(device).cuda_stream)
+        self._ops[bucket.index()] = op
         side = self._streams.get(device)
         if side is None:
             side = self._streams[device] = torch.cuda.Stream(device)
-        op = self._submit_on_device(bucket, flat, current.cuda_stream)
-        self._ops[bucket.index()] = op
-        _library.call("gw_stream_wait", self.group.handle, op, side.cuda_stream)
         future = torch.futures.Future(devices=[device])
-        torch.cuda.set_stream(side)  # the future is complete when this stream has come here
-        try:
-            future.set_result(flat)
-        finally:
-            torch.cuda.set_stream(current)
+
+        def wait() -> torch.Tensor:
+            torch.cuda.set_stream(side)  # this thread's: the future is complete when that has come here
+            _library.call("gw_stream_wait", group.handle, op, side.cuda_stream)
+            return flat
+
+        self._waiter.add(wait, future)
         return future
 
     def _submit_on_device(self, bucket: Any, flat: torch.Tensor, stream: int) -> int:
