@@ -104,8 +104,8 @@ class Scene:
         for cap in self.caps:
             ways += [Way("noop", cap), Way("gradwire", cap, "none")]
             ways += [Way(kind, cap) for kind in vit_report.OWN]
-        return ways + [Way("gradwire", first, "none", static=True), Way("ddp", first, static=True),
-                       Way("ddp", first, views=False)]
+        return ways + [Way("gradwire", first, "none", guarded=True), Way("gradwire", first, "none", static=True),
+                       Way("ddp", first, static=True), Way("ddp", first, views=False)]
 
     def node_ways(self):
         ways = []
@@ -180,7 +180,8 @@ class Bench:
 
     def make(self, way, warm):
         """Whether all ranks have it now."""
-        options = {key: getattr(way, key) for key in ("kind", "cap", "codec", "views", "static", "alone")}
+        options = {key: getattr(way, key)
+                   for key in ("kind", "cap", "codec", "views", "static", "alone", "guarded")}
         answers = self.world.tell("make", warm=warm, **options)
         why = next((answer["absent"] for answer in answers if "absent" in answer), None)
         if why is not None:

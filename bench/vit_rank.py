@@ -78,6 +78,8 @@ class Trainer:
         try:
             self.net = self.wrap(way)
             self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
+            if way["guarded"]:
+                self.hook.guard(self.optimizer)
             begin = time.perf_counter()
             for _ in range(way["warm"]):
                 self.synchronize()

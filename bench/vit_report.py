@@ -12,14 +12,16 @@ WORDS = {"plain": "no DDP", "noop": "DDP, no-op hook", "ddp": "DDP", "fp16": "DD
 
 
 class Way:
-    """One way to train. cap: the bucket size in MB; views: gradients are views of the buckets; alone: world size 1."""
+    """One way to train. cap: the bucket size in MB; views: gradients are views of the buckets; alone: world size 1;
+    guarded: steps wait until the gradients can be trusted."""
 
-    def __init__(self, kind, cap=25, codec=None, views=True, static=False, alone=False):
+    def __init__(self, kind, cap=25, codec=None, views=True, static=False, alone=False, guarded=False):
         self.kind, self.cap, self.codec = kind, cap, codec
-        self.views, self.static, self.alone = views, static, alone
+        self.views, self.static, self.alone, self.guarded = views, static, alone, guarded
 
     def title(self):
-        more = {"1 rank": self.alone, "static graph": self.static, "no views": not self.views}
+        more = {"1 rank": self.alone, "static graph": self.static, "no views": not self.views,
+                "guarded": self.guarded}
         return ", ".join([WORDS[self.kind], *(word for word, there in more.items() if there)])
 
     def family(self):
@@ -47,7 +49,7 @@ class Row:
         way = self.way
         return {"scene": self.scene, "way": way.title(), "kind": way.kind, "codec": way.codec,
                 "bucket_mb": None if way.kind == "plain" else way.cap, "views": way.views, "static_graph": way.static,
-                "one_rank": way.alone, "engine": self.engine, "turns": self.turns, "steps": self.steps,
+                "one_rank": way.alone, "guarded": way.guarded, "engine": self.engine, "turns": self.turns, "steps": self.steps,
                 "steps_per_s": self.steps / self.seconds, "ms": self.ms(), "p95_ms": p95(self.step_ms),
                 "exposed_ms": self.exposed_ms, "to_noop": self.to_noop, "peak_bytes": self.peak_bytes,
                 "used_bytes": self.used_bytes, "daemon_cores": self.cores, "wire_bytes": self.wire_bytes,
