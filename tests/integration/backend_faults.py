@@ -5,6 +5,7 @@
 
 import copy
 import os
+import signal
 import sys
 import time
 
@@ -211,6 +212,7 @@ def loaders():
 
 def interrupted():
     """Ctrl-C: every rank that waits for one that does not come gets it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what they start in the background ignore it
     dist.barrier()
     try:
         print("interrupt now", flush=True)
