@@ -20,7 +20,7 @@
  *  8. All ranks submit the same operations of a group in the same order. The order of submission
  *     fixes which operations belong together; a difference is reported on every rank, by name.
  *  9. When a group fails, the contents of unfinished buckets are undefined, its status stays what it
- *     is, and gw_group_check tells before an optimiser step is trusted.
+ *     is, and gw_group_check tells before an optimiser step is trusted (of streams, once they have come there).
  * 10. After fork() the child must not use what the parent made: every call says GW_ERR_FORKED.
  *
  * Each comment uses the same words: Ownership, Thread, Blocking, Errors. Where one is missing, the
@@ -396,7 +396,7 @@ GW_API gw_status_t gw_submit(gw_bucket_t *bucket, gw_queue_t queue, gw_op_t *op_
 /* Makes `queue`, a stream of the bucket's device, wait for an operation: what is enqueued on it later sees the result.
  * Several streams may wait for one operation; where the bucket goes by the stream, the first of them copies the result,
  * and the others wait for that. A group's failure and the daemon's end free waiting streams within 2 s;
- * the result is then undefined, so ask gw_group_check before an optimiser step is trusted.
+ * the result is then undefined, so synchronise and ask gw_group_check before an optimiser step is trusted.
  * An operation without memory has no stream that could wait: a barrier, a count of 0; then this does nothing.
  * Several ranks of one process on one device share its copy engines' queues, where a stream that waits can hold up the
  * input of the rank it waits for: those ranks use gw_wait.

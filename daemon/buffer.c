@@ -11,7 +11,6 @@
 #include "log.h"
 #include "server.h"
 #include "session.h"
-#include "transport.h"
 
 enum { PARTS_MAX = 4096 };
 
@@ -135,8 +134,6 @@ static void import_work(uv_work_t *work) {
     if (buffer->status == GW_OK)
         buffer->status = backend_of(buffer)->import(context_of(buffer), buffer->parts, buffer->n_parts, &buffer->memory,
                                                     buffer->text, sizeof(buffer->text));
-    if (buffer->status == GW_OK && buffer->transport)
-        gwd_transport_register(buffer->transport, buffer->memory.address, buffer->memory.bytes);
 }
 
 static void import_done(uv_work_t *work, int cancelled) {
@@ -209,7 +206,6 @@ gw_status_t gwd_buffer_add_part(gwd_buffer_t *buffer, uint32_t index, const gwd_
     status = check_total(buffer, text, text_bytes);
     if (status != GW_OK)
         goto err;
-    buffer->transport = buffer->device ? NULL : buffer->session->server->transport;
     if (uv_queue_work(&buffer->session->server->loop, &buffer->work, import_work, import_done) != 0) {
         snprintf(text, text_bytes, "no helper thread");
         status = GW_ERR_SYSTEM;
@@ -225,8 +221,6 @@ err:
 static void release_work(uv_work_t *work) {
     gwd_buffer_t *buffer = work->data;
 
-    if (buffer->transport)
-        gwd_transport_deregister(buffer->transport, buffer->memory.address);
     backend_of(buffer)->release(context_of(buffer), &buffer->memory);
 }
 

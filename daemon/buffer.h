@@ -29,8 +29,7 @@ typedef struct gwd_buffer {
     uint32_t kind;                    /* of its first part */
     gwd_device_t *device;             /* whose memory it is; NULL for the host's */
     gwd_memory_t memory;
-    struct gwd_transport *transport; /* that the host's memory is registered with; NULL: there is none */
-    gwd_handle_t *parts;             /* until it is imported */
+    gwd_handle_t *parts; /* until it is imported */
     uint32_t n_parts, n_received;
     uint32_t refs;      /* buckets */
     bool releasing;     /* unmap when refs is 0 */

@@ -8,7 +8,6 @@
 #include "log.h"
 #include "plugin.h"
 #include "server.h"
-#include "transport.h"
 
 /* ---- opening and closing: helper threads ---------------------------------------------------------- */
 
@@ -73,24 +72,6 @@ static void free_arena(gwd_device_t *device, gwd_arena_t *arena) {
     gwd_arena_fini(arena);
 }
 
-/* With wire.listen there is a transport from the beginning. */
-static gw_status_t new_wire_arena(gwd_device_t *device, char *text, size_t text_bytes) {
-    const gwd_server_t *server = device->server;
-    gwd_arena_t *arena = &device->wire_arena;
-    gw_status_t status = new_arena(device, arena, (uint64_t)server->config.device_wire_bytes,
-                                   (uint64_t)server->config.wire_chunk_bytes, text, text_bytes);
-
-    if (status == GW_OK)
-        gwd_transport_register(server->transport, arena->base, arena->bytes);
-    return status;
-}
-
-static void free_wire_arena(gwd_device_t *device) {
-    if (device->wire_arena.base)
-        gwd_transport_deregister(device->server->transport, device->wire_arena.base);
-    free_arena(device, &device->wire_arena);
-}
-
 static gw_status_t open_locked(gwd_device_t *device, char *text, size_t text_bytes) {
     const gwd_config_t *config = &device->server->config;
     uint64_t context_bytes;
@@ -105,7 +86,8 @@ static gw_status_t open_locked(gwd_device_t *device, char *text, size_t text_byt
     if (status != GW_OK)
         goto err_context;
     if (config->wire_listen[0])
-        status = new_wire_arena(device, text, text_bytes);
+        status = new_arena(device, &device->wire_arena, (uint64_t)config->device_wire_bytes,
+                           (uint64_t)config->wire_chunk_bytes, text, text_bytes);
     if (status != GW_OK)
         goto err_arena;
     status = new_streams(device, &device->in, text, text_bytes);
@@ -124,7 +106,7 @@ static gw_status_t open_locked(gwd_device_t *device, char *text, size_t text_byt
 err_in:
     free_streams(device->in, device->n_lanes);
 err_wire_arena:
-    free_wire_arena(device);
+    free_arena(device, &device->wire_arena);
 err_arena:
     free_arena(device, &device->arena);
 err_context:
@@ -137,7 +119,7 @@ static void close_locked(gwd_device_t *device) {
     device->close_due = false;
     free_streams(device->in, device->n_lanes);
     free_streams(device->out, device->n_lanes);
-    free_wire_arena(device);
+    free_arena(device, &device->wire_arena);
     free_arena(device, &device->arena);
     device->backend->close(device->context);
     device->context = NULL;

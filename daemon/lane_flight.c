@@ -419,7 +419,9 @@ static bool may_go_ahead(struct gwd_wire_group *wire) {
 /* One for the next chunk of the operation, if it may have one. */
 static gwd_wire_flight_t *free_flight(const gwd_op_t *op) {
     const struct gwd_wire_group *wire = op->group->wire;
-    uint32_t most = op->wire_codec == GW_CODEC_NONE ? op->group->plan.wire_window_raw : wire->window, n_used = 0;
+    bool shares = op->n_rails > 1 || wire->n_rails == 1; /* else the other rails leave it their part */
+    uint32_t most = op->wire_codec == GW_CODEC_NONE && shares ? op->group->plan.wire_window_raw : wire->window;
+    uint32_t n_used = 0;
     gwd_wire_flight_t *found = NULL;
 
     for (uint32_t i = 0; i < wire->window; i++) {

@@ -67,7 +67,6 @@ struct gwd_wire_flight {
     uint64_t partial_bytes; /* of one element */
     /* Areas of `area_bytes` each: this node's partial result; the others' of the own shard, one after the other; both
      * encoded; the result of the own shard in binary32; and of all shards encoded. */
-    gwd_transport_t *transport; /* that the memory is registered with */
     unsigned char *memory, *partials, *parts, *codes, *sum, *results;
     uint64_t area_bytes;
 };

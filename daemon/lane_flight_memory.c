@@ -6,8 +6,8 @@
 
 enum { SHARD_MORE = GWD_CHUNK_BYTES_MIN }; /* that a shard takes beyond its part of a chunk: rounding, small chunks */
 
-static bool make_flight(gwd_wire_flight_t *flight, gwd_transport_t *transport, uint32_t index, uint32_t n_nodes,
-                        uint32_t n_ranks, uint64_t area_bytes) {
+static bool make_flight(gwd_wire_flight_t *flight, uint32_t index, uint32_t n_nodes, uint32_t n_ranks,
+                        uint64_t area_bytes) {
     flight->index = index;
     flight->slots = calloc(n_nodes, sizeof(*flight->slots));
     flight->in = calloc(n_ranks, sizeof(*flight->in));
@@ -18,8 +18,6 @@ static bool make_flight(gwd_wire_flight_t *flight, gwd_transport_t *transport, u
         flight->memory = NULL;
     if (!flight->slots || !flight->in || !flight->out || !flight->memory)
         return false;
-    flight->transport = transport;
-    gwd_transport_register(transport, flight->memory, GWD_FLIGHT_AREAS * area_bytes);
     flight->area_bytes = area_bytes;
     flight->partials = flight->memory;
     flight->parts = flight->partials + area_bytes;
@@ -52,8 +50,7 @@ bool gwd_flights_make(gwd_lane_group_t *group) {
 
     wire->flights = calloc(wire->window, sizeof(*wire->flights));
     for (uint32_t i = 0; wire->flights && i < wire->window; i++)
-        if (!make_flight(&wire->flights[i], gwd_wire_transport(wire->wire), group->rail * wire->window + i,
-                         wire->map->n_nodes, group->nranks, bytes))
+        if (!make_flight(&wire->flights[i], group->rail * wire->window + i, wire->map->n_nodes, group->nranks, bytes))
             return false;
     return wire->flights != NULL;
 }
@@ -62,8 +59,6 @@ void gwd_wire_free_flights(struct gwd_wire_group *wire) {
     for (uint32_t i = 0; wire->flights && i < wire->window; i++) {
         gwd_wire_flight_t *flight = &wire->flights[i];
 
-        if (flight->transport)
-            gwd_transport_deregister(flight->transport, flight->memory);
         if (flight->memory)
             (void)munmap(flight->memory, GWD_FLIGHT_AREAS * flight->area_bytes); /* cannot fail: it was mapped so */
         free(flight->slots);

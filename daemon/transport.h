@@ -55,14 +55,8 @@ gw_status_t gwd_transport_set_environment(const gwd_transport_config_t *config, 
  * gwd_transport_set_environment. Thread: any, one at a time. Blocking: some ten ms. Errors, with text (at most
  * GWD_WIRE_TEXT_BYTES): GW_ERR_UNSUPPORTED (no such device or transport), GW_ERR_NO_MEMORY, GW_ERR_SYSTEM. */
 gw_status_t gwd_transport_open(const gwd_transport_config_t *config, gwd_transport_t **transport_out, char *text);
-void gwd_transport_close(gwd_transport_t *transport); /* its wires have been freed, its memory deregistered */
+void gwd_transport_close(gwd_transport_t *transport); /* its wires have been freed */
 const char *gwd_transport_name(void);                 /* "UCX 1.13.1" */
-
-/* Makes messages from and to this memory cheaper where the network needs to know memory (RDMA); other memory works as
- * well. Where it cannot be done, the log says so. Thread: any, several at a time. Blocking: pins each page. */
-void gwd_transport_register(gwd_transport_t *transport, void *address, uint64_t bytes);
-/* Nothing is under way from or to it any more. It need not have been registered. Thread: as above. */
-void gwd_transport_deregister(gwd_transport_t *transport, void *address);
 
 gw_status_t gwd_wire_new(gwd_transport_t *transport, const gwd_wire_events_t *events, void *lane, gwd_wire_t **wire_out,
                          char *text);
@@ -76,8 +70,6 @@ bool gwd_wire_let_in(gwd_wire_t *wire, const gwd_ip_t *ips, uint32_t n);
 
 /* What others connect to. Owned by the wire. */
 void gwd_wire_address(const gwd_wire_t *wire, const void **address_out, size_t *bytes_out);
-
-gwd_transport_t *gwd_wire_transport(const gwd_wire_t *wire);
 
 int gwd_wire_fd(const gwd_wire_t *wire);  /* readable when there is something to do, once gwd_wire_arm has said true */
 bool gwd_wire_arm(gwd_wire_t *wire);      /* false: there is something to do already */

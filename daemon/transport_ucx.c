@@ -92,9 +92,11 @@ static void set(settings_t *settings, const char *name, const char *value) {
 static void set_all(settings_t *settings, const gwd_transport_config_t *config) {
     /* Without memory hooks UCX has no cache of registrations, and versions up to 1.18 at least crash when they end a
      * rendezvous that has packed a remote key (openucx/ucx#11467): so large payloads go by active messages too. The
-     * newer protocols of 1.16 on pack keys in any case. */
+     * newer protocols of 1.16 on pack keys in any case, and the older ones where there is a lane for them, with which a
+     * node that is given up could also write into memory that has another use by then. */
     set(settings, "PROTO_ENABLE", "n");
     set(settings, "RNDV_SCHEME", "am");
+    set(settings, "MAX_RNDV_LANES", "0");
     if (config->transports[0] != '\0') {
         set(settings, "TLS", config->transports);
     } else if (getenv("UCX_TLS") == NULL) {
@@ -127,12 +129,6 @@ gw_status_t gwd_transport_set_environment(const gwd_transport_config_t *config, 
     return GW_ERR_NO_MEMORY;
 }
 
-static void free_transport(gwd_transport_t *transport) {
-    (void)pthread_rwlock_destroy(&transport->regions.lock); /* nobody holds it */
-    free(transport->regions.list);
-    free(transport);
-}
-
 gw_status_t gwd_transport_open(const gwd_transport_config_t *config, gwd_transport_t **transport_out, char *text) {
     const ucp_params_t parameters = {
         .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED | UCP_PARAM_FIELD_NAME,
@@ -144,8 +140,7 @@ gw_status_t gwd_transport_open(const gwd_transport_config_t *config, gwd_transpo
     gwd_transport_t *transport = calloc(1, sizeof(*transport));
     ucs_status_t status;
 
-    if (transport == NULL || pthread_rwlock_init(&transport->regions.lock, NULL) != 0) {
-        free(transport);
+    if (transport == NULL) {
         snprintf(text, GWD_WIRE_TEXT_BYTES, "out of memory");
         return GW_ERR_NO_MEMORY;
     }
@@ -177,13 +172,13 @@ gw_status_t gwd_transport_open(const gwd_transport_config_t *config, gwd_transpo
 err_config:
     ucp_config_release(settings.ucx);
 err_free:
-    free_transport(transport);
+    free(transport);
     return settings.status;
 }
 
 void gwd_transport_close(gwd_transport_t *transport) {
     ucp_cleanup(transport->context);
-    free_transport(transport);
+    free(transport);
 }
 
 /* ---- wires ---------------------------------------------------------------------------------------------------- */
@@ -284,10 +279,6 @@ void gwd_wire_free(gwd_wire_t *wire) {
 void gwd_wire_address(const gwd_wire_t *wire, const void **address_out, size_t *bytes_out) {
     *address_out = wire->address;
     *bytes_out = wire->address_bytes;
-}
-
-gwd_transport_t *gwd_wire_transport(const gwd_wire_t *wire) {
-    return wire->transport;
 }
 
 int gwd_wire_fd(const gwd_wire_t *wire) {

@@ -2,27 +2,13 @@
 #ifndef GWD_TRANSPORT_UCX_H
 #define GWD_TRANSPORT_UCX_H
 
-#include <pthread.h>
 #include <ucp/api/ucp.h>
 
 #include "transport.h"
 #include "transport_gate.h"
 
-typedef struct gwd_region {
-    void *address;
-    uint64_t bytes;
-    ucp_mem_h handle;
-} gwd_region_t;
-
-typedef struct gwd_regions {
-    pthread_rwlock_t lock; /* lanes read */
-    gwd_region_t *list;    /* by address; none overlap */
-    size_t n, room;
-} gwd_regions_t;
-
 struct gwd_transport {
     ucp_context_h context;
-    gwd_regions_t regions;
     uint32_t paths;
     bool has_gate;
 };
@@ -85,9 +71,6 @@ gw_status_t gwd_ucx_status(ucs_status_t status);
 
 /* Writes "what: why" and gives the status for it. */
 gw_status_t gwd_ucx_fail(char *text, const char *what, ucs_status_t status);
-
-/* Adds the registration of the payload's memory, if it has one. */
-void gwd_ucx_name_memory(gwd_transport_t *transport, const void *data, uint64_t bytes, ucp_request_param_t *parameters);
 
 gwd_wire_op_t *gwd_wire_op_new(gwd_wire_t *wire, gwd_link_t *link, void *cookie);
 void gwd_wire_op_free(gwd_wire_op_t *op);

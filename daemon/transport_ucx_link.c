@@ -147,7 +147,6 @@ gw_status_t gwd_link_send(gwd_link_t *link, uint32_t path, const void *header, s
         return GW_ERR_NO_MEMORY;
     memcpy(op->header, header, header_bytes);
     parameters.user_data = op;
-    gwd_ucx_name_memory(link->wire->transport, data, bytes, &parameters);
     request = ucp_am_send_nbx(link->endpoints[path], 0, op->header, header_bytes, data, (size_t)bytes, &parameters);
     if (UCS_PTR_IS_PTR(request))
         return GW_IN_PROGRESS;

@@ -123,7 +123,6 @@ static gw_status_t fetch(gwd_message_t *message, void *to, void *cookie) {
         return GW_ERR_NO_MEMORY;
     }
     parameters.user_data = op;
-    gwd_ucx_name_memory(wire->transport, to, message->bytes, &parameters);
     request = ucp_am_recv_data_nbx(wire->worker, message->data, to, (size_t)message->bytes, &parameters);
     let_go(message);
     if (UCS_PTR_IS_PTR(request))

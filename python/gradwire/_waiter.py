@@ -1,4 +1,4 @@
-"""The thread that completes torch's futures"""
+"""The thread that completes torch's futures of arrays in the host's memory"""
 
 from __future__ import annotations
 

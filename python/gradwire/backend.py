@@ -198,7 +198,7 @@ class ProcessGroup(dist.ProcessGroup):
         self.group.check()
 
     def check_all(self) -> None:
-        """The same for all that was submitted: waits for what streams exchange."""
+        """The same once streams have come to what was submitted: waits for that, not for operations on the host's memory."""
         self.synchronize()
         self.check()
 

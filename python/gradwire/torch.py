@@ -11,6 +11,7 @@ Registered once for each model, on all ranks, after DDP has been made and before
 
 from __future__ import annotations
 
+import types
 import warnings
 import weakref
 from typing import Any, Callable
@@ -82,11 +83,11 @@ def guard(optimizer: torch.optim.Optimizer, check: Callable[[], None]) -> None:
     """Makes every step of an optimizer call `check` first, which waits, and raises if gradients cannot be trusted."""
     step = optimizer.step
 
-    def checked(*arguments: Any, **keywords: Any) -> Any:
+    def checked(_optimizer: torch.optim.Optimizer, *arguments: Any, **keywords: Any) -> Any:
         check()
         return step(*arguments, **keywords)
 
-    optimizer.step = checked  # type: ignore[method-assign]
+    optimizer.step = types.MethodType(checked, optimizer)  # type: ignore[method-assign] # schedulers want a method
 
 
 def _close(waiter: Waiter, group: Group, ops: dict[int, int]) -> None:
@@ -191,21 +192,21 @@ class Hook:
         return future
 
     def _on_device(self, bucket: Any, flat: torch.Tensor) -> Any:
-        """Backward stands still meanwhile, and launches nothing: all that can be done beside it is."""
-        device, group = flat.device, self.group
-        op = self._submit_on_device(bucket, flat, torch.cuda.current_stream(device).cuda_stream)
-        self._ops[bucket.index()] = op
+        """Backward stands still meanwhile, and launches nothing: what can be looked up is."""
+        device = flat.device
+        current = torch.cuda.current_stream(device)
         side = self._streams.get(device)
         if side is None:
             side = self._streams[device] = torch.cuda.Stream(device)
+        op = self._submit_on_device(bucket, flat, current.cuda_stream)
+        self._ops[bucket.index()] = op
+        _library.call("gw_stream_wait", self.group.handle, op, side.cuda_stream)
         future = torch.futures.Future(devices=[device])
-
-        def wait() -> torch.Tensor:
-            torch.cuda.set_stream(side)  # this thread's: the future is complete when that has come here
-            _library.call("gw_stream_wait", group.handle, op, side.cuda_stream)
-            return flat
-
-        self._waiter.add(wait, future)
+        torch.cuda.set_stream(side)  # the future is complete when this stream has come here
+        try:
+            future.set_result(flat)
+        finally:
+            torch.cuda.set_stream(current)
         return future
 
     def _submit_on_device(self, bucket: Any, flat: torch.Tensor, stream: int) -> int:

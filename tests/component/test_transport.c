@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "transport_node.h"
-#include "transport_ucx.h"
 
 #include "cunit_main.h"
 
@@ -300,68 +299,6 @@ static void test_config(void) {
     CU_ASSERT_EQUAL(strncmp(gwd_transport_name(), "UCX 1.", 6), 0);
 }
 
-static bool is_named(node_t *node, const uint8_t *data, uint64_t bytes) {
-    ucp_request_param_t parameters = {.op_attr_mask = 0};
-
-    gwd_ucx_name_memory(node->transport, data, bytes, &parameters);
-    return (parameters.op_attr_mask & UCP_OP_ATTR_FIELD_MEMH) != 0 && parameters.memh != NULL;
-}
-
-/* Only sends that lie in one of the regions name it. */
-static void test_registered_memory(void) {
-    enum { REGIONS = 40, EACH = 256 << 10, GAP = 64 << 10, INSIDE = 128 << 10 };
-    uint8_t *memory = new_data((uint64_t)REGIONS * (EACH + GAP), 0);
-    node_t node;
-
-    open_node(&node, &by_tcp);
-    for (uint32_t i = 0; i < REGIONS; i++) /* in no order of addresses */
-        gwd_transport_register(node.transport, memory + (uint64_t)(i * 7 % REGIONS) * (EACH + GAP), EACH);
-    for (uint32_t i = 0; i < REGIONS; i++) {
-        const uint8_t *region = memory + (uint64_t)i * (EACH + GAP);
-
-        CU_ASSERT(is_named(&node, region, EACH));
-        CU_ASSERT(is_named(&node, region + EACH - INSIDE, INSIDE));
-        CU_ASSERT(!is_named(&node, region + EACH - INSIDE, INSIDE + 1));
-        CU_ASSERT(!is_named(&node, region + EACH, GAP));
-    }
-    CU_ASSERT(!is_named(&node, memory, 100)); /* UCX copies it */
-    gwd_transport_deregister(node.transport, memory + EACH + GAP);
-    gwd_transport_deregister(node.transport, memory + EACH); /* never was */
-    CU_ASSERT(!is_named(&node, memory + EACH + GAP, EACH));
-    CU_ASSERT(is_named(&node, memory, EACH));
-    CU_ASSERT(is_named(&node, memory + 2 * (EACH + GAP), EACH));
-    for (uint32_t i = 0; i < REGIONS; i++)
-        gwd_transport_deregister(node.transport, memory + (uint64_t)i * (EACH + GAP));
-    CU_ASSERT(!is_named(&node, memory, EACH));
-    close_node(&node);
-    free(memory);
-}
-
-static void test_messages_from_registered_memory(void) {
-    uint8_t *sent = new_data(LARGE_BYTES, 3);
-    node_t a, b;
-
-    open_node(&a, &by_tcp);
-    open_node(&b, &by_tcp);
-    join_nodes(&a, &b);
-    gwd_transport_register(a.transport, sent, LARGE_BYTES);
-    for (uint32_t i = 0; i < 4; i++)
-        send_data(&a, i, sent, LARGE_BYTES >> i, 3);
-    CU_ASSERT(run_until(&a, &b, &b.done, 4, 10 * SOON_MS));
-    CU_ASSERT(run_until(&a, &b, &a.done, 4, 10 * SOON_MS));
-    gwd_transport_deregister(a.transport, sent);
-    send_data(&a, 4, sent, LARGE_BYTES, 3);
-    CU_ASSERT(run_until(&a, &b, &b.done, 5, 10 * SOON_MS));
-    for (uint32_t i = 0; i < 5; i++) {
-        CU_ASSERT_EQUAL(b.status[i], GW_OK);
-        CU_ASSERT_FATAL(b.data[i] != NULL);
-        CU_ASSERT(is_data(b.data[i], LARGE_BYTES >> i % 4, 3));
-    }
-    close_node(&a);
-    close_node(&b);
-    free(sent);
-}
-
 int main(void) {
     CU_TestInfo tests[] = {
         {"sizes, both ways", test_sizes},
@@ -372,8 +309,6 @@ int main(void) {
         {"free", test_free},
         {"no descriptor is left", test_fds},
         {"sleep and be woken", test_sleep},
-        {"registered memory", test_registered_memory},
-        {"messages from registered memory", test_messages_from_registered_memory},
         {"ports", test_ports},
         {"configuration", test_config},
         CU_TEST_INFO_NULL,

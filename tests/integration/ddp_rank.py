@@ -194,6 +194,24 @@ def uneven_inputs():
     return compare(Perceptron, training)
 
 
+def guarded_with_a_scheduler():
+    """A guarded optimizer is one like any other for torch's schedulers, made before or after."""
+    def training(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        before = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        gradwire.torch.guard(optimizer, lambda: None)
+        after = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            x, y = batch(step)
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            before.step()
+            after.step()
+        return [p.detach().clone() for p in model.parameters()]
+    return compare(Perceptron, training)
+
+
 def several_models():
     """Both are trained at once, in turns."""
     torch.manual_seed(7)

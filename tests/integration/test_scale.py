@@ -172,18 +172,20 @@ def more_of_everything_takes_longer():
 # ---- points ------------------------------------------------------------------------------------------
 
 
-def _points(change=None, noise=0.03, lanes=1):
-    """As bench-nodes would measure them, if nodes were as the model has them, but for noise."""
+def _points(change=None, noise=0.03, lanes=1, alone=True):
+    """As bench-nodes would measure them, if nodes were as the model has them, but for noise; `alone`: each node has a
+    machine, else all are on one."""
     shape = random.Random(7)
     net = scale.Network(alpha_us=40, message_us=6, byte_ns=0.35, reduce_ns=0, framing=1.06, lane_gain=0.6)
     items = []
     for rate in (0, 1e9):
         for nodes in (2, 4):
             for size in (4096, 65536, 1 << 20, 25 << 20, 100 << 20):
-                us = scale.predict_us(scale.Point(nodes, size, rate / 1e9, 1, 0, nodes, lanes), net)
+                us = scale.predict_us(scale.Point(nodes, size, rate / 1e9, 1, 0, nodes if alone else 1, lanes), net)
                 items.append({"op": "all_reduce", "codec": "none", "nodes": nodes, "bytes": size, "rate_bps": rate,
                               "gradwire_us": us * shape.uniform(1 - noise, 1 + noise),
-                              "wire_bytes": 1.06 * 2 * size * (nodes - 1) / nodes, "machines": nodes, "lanes": lanes})
+                              "wire_bytes": 1.06 * 2 * size * (nodes - 1) / nodes,
+                              **({"machines": nodes, "lanes": lanes} if alone else {})})
     items.append({**items[0], "codec": "int8", "gradwire_us": 1})  # passed over
     if change is not None:
         items[change]["gradwire_us"] *= 1.5
@@ -198,11 +200,12 @@ def _check(items):
 
 
 def points_of_the_model_are_found_again():
-    result = _check(_points(noise=0))
-    equal((result.returncode, result.stderr), (0, ""), "without noise")
-    figures = re.search(r"latency (\S+) us, (\S+) us .* and (\S+) ns .*end, (\S+) ", result.stdout).groups()
-    for figure, wanted in zip(figures, (40, 6, 0.35, 1.06)):
-        check(abs(float(figure) / wanted - 1) < 0.05, f"{figures}")
+    for alone in (True, False):
+        result = _check(_points(noise=0, alone=alone))
+        equal((result.returncode, result.stderr), (0, ""), "without noise")
+        figures = re.search(r"latency (\S+) us, (\S+) us .* and (\S+) ns .*end, (\S+) ", result.stdout).groups()
+        for figure, wanted in zip(figures, (40, 6, 0.35, 1.06)):
+            check(abs(float(figure) / wanted - 1) < 0.05, f"{figures}")
     result = _check(_points())
     equal((result.returncode, result.stderr), (0, ""), "with 3% noise")
     contains(result.stdout, "10 points calibrate, 10 are checked; 0 of all")
@@ -234,6 +237,8 @@ def points_that_cannot_be_are_refused():
                        (good[:5], "6 are needed"), (good + [{"nodes": 2}], "point 22"),
                        ([{**item, "nodes": 1} for item in good], "cannot be"),
                        ([{**item, "gradwire_us": 0} for item in good], "cannot be"),
+                       ([{**item, "machines": 0} for item in good], "cannot be"),
+                       ([{**item, "lanes": 0} for item in good], "cannot be"),
                        ([{**item, "wire_bytes": 9 * item["wire_bytes"]} for item in good], "are 9.54 times")):
         result = _check(bad)
         equal((result.returncode, result.stdout), (2, ""), f"exit code and output of {str(bad)[:50]}")
