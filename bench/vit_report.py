@@ -169,7 +169,8 @@ def step_targets(result):
 def memory_target(result):
     """Of the bucket size where it is worst. The arenas are in the host's memory, and so is what codecs leave out."""
     worst, note = None, "no GPU" if result.options.device == "cpu" else ""
-    for ours in (row for row in result.rows if row.way.kind == "gradwire" and not row.way.alone and row.peak_bytes):
+    for ours in (row for row in result.rows if row.way.kind == "gradwire" and row.peak_bytes and
+                 not (row.way.alone or row.way.guarded)):  # DDP has no such way, and a later one's peak may be higher
         theirs = next((row for row in result.of(ours.scene, "ddp") if row.way.views and row.peak_bytes and
                        (row.way.cap, row.way.static) == (ours.way.cap, ours.way.static)), None)
         if theirs and (worst is None or ours.peak_bytes / theirs.peak_bytes > worst):
