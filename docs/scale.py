@@ -195,35 +195,43 @@ def _framing(points):
     return middle
 
 
+MOVES = [move for move in itertools.product((-1, 0, 1), repeat=len(LEAST)) if 1 <= sum(map(abs, move)) <= 2]
+STARTS = ((50, 5, 1, 1), (5, 0.5, 0.1, 1), (500, 1, 0.3, 0.3), (20, 20, 2, 0.5), (5, 5, 0.2, 0.5))
+
+
+def _search(loss, values):
+    """From these values, in ever smaller steps, to those with the least loss near them. Also gives that loss."""
+    least, step = loss(values), 4.0
+    while step > 1.001:
+        moved = False
+        for move in MOVES:
+            tried = [min(max(value * step ** power, bottom), top) for value, power, bottom, top in
+                     zip(values, move, LEAST, MOST)]
+            if loss(tried) < least:
+                values, least, moved = tried, loss(tried), True
+        step = step if moved else step ** 0.7
+    return least, values
+
+
 def calibrate(points, chunk):
-    """The latency, the processor time of a message and that of a byte, and the gain of a lane, which fit best: a search
-    in ever smaller steps for the least sum of relative errors, which one wrong point does not draw away. Adding counts
-    to the byte."""
+    """The latency, the processor time of a message and that of a byte, and the gain of a lane, which fit best, where a
+    point counts the less the further off it is, so that one wrong point does not draw them away. What has the least sum
+    of errors is one of the places where that search begins. Adding counts to the byte."""
     fixed = Network(reduce_ns=0, framing=_framing(points), chunk=chunk)
     names = ("alpha_us", "message_us", "byte_ns", "lane_gain")
 
     def network(values):
         return dataclasses.replace(fixed, **dict(zip(names, values)))
 
-    def loss(values):
-        return sum(abs(math.log(predict_us(p, network(values)) / p.us)) for p in points)
+    def errors(values):
+        return (abs(math.log(predict_us(p, network(values)) / p.us)) for p in points)
 
-    moves = [move for move in itertools.product((-1, 0, 1), repeat=len(names)) if 1 <= sum(map(abs, move)) <= 2]
-    best = None
-    for start in ((50, 5, 1, 1), (5, 0.5, 0.1, 1), (500, 1, 0.3, 0.3), (20, 20, 2, 0.5), (5, 5, 0.2, 0.5)):
-        values, step = list(start), 4.0
-        least = loss(values)
-        while step > 1.001:
-            moved = False
-            for move in moves:
-                tried = [min(max(value * step ** power, least_one), most) for value, power, least_one, most in
-                         zip(values, move, LEAST, MOST)]
-                if loss(tried) < least:
-                    values, least, moved = tried, loss(tried), True
-            step = step if moved else step ** 0.7
-        if best is None or least < best[0]:
-            best = (least, values)
-    return network(best[1])
+    def bounded(values):
+        return sum(error / (error + MAX_ERROR) for error in errors(values))
+
+    starts = [list(start) for start in STARTS]
+    starts.append(min(_search(lambda values: sum(errors(values)), start) for start in starts)[1])
+    return network(min(_search(bounded, start) for start in starts)[1])
 
 
 def check_points(points, chunk):
