@@ -171,6 +171,18 @@ class Group:
             raise errors.of(code, _library.library().gw_status_name(code).decode(),
                             report.message.decode(errors="replace") or "operations of this group have failed")
 
+    def is_over(self) -> bool:
+        """Whether it was closed or has failed. Raises if operations have failed alone, which is told once."""
+        if not self._handle:
+            return True
+        try:
+            self.check()
+        except errors.Error as error:
+            if error.status == "GW_ERR_MISMATCH":
+                raise
+            return True
+        return False
+
     def last_completed(self) -> int:
         """All operations up to this number have ended; all ranks of a failed group read the same."""
         report = _library.Report()

@@ -21,8 +21,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from . import _arrays, _library, _rendezvous, errors
-from . import torch as hook
+from . import _arrays, _guard, _library, _rendezvous, errors
 from ._group import Group, connection
 from ._group import Work as Operation
 from ._waiter import Waiter
@@ -387,7 +386,10 @@ def check(group: Any = None) -> None:
 
 def guard(optimizer: torch.optim.Optimizer, group: Any = None) -> None:
     """No step of the optimizer on gradients that cannot be trusted: it waits for their exchange first, and may raise."""
-    hook.guard(optimizer, lambda: _process_group(group).check_all())
+    if group is not None:
+        _process_group(group)  # what is wrong with it is better said now
+    _guard.guard(optimizer, group, lambda: _process_group(group).check_all(),
+                 lambda: group is not None and _process_group(group).group.is_over())
 
 
 def _register() -> None:

@@ -11,21 +11,20 @@ Registered once for each model, on all ranks, after DDP has been made and before
 
 from __future__ import annotations
 
-import types
 import warnings
 import weakref
-from typing import Any, Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from . import _library, _rendezvous, errors
+from . import _guard, _library, _rendezvous, errors
 from ._arrays import span
 from ._group import ALL_REDUCE, Group, Work, connection
 from ._waiter import Waiter
 
-__all__ = ["Hook", "register"]
+__all__ = ["Hook", "NoHook", "register"]
 
 _models: dict[str, int] = {}  # registered so far, by their ranks: the same on these
 
@@ -79,17 +78,6 @@ def _layout(bucket: Any, flat: torch.Tensor) -> list[tuple[int, int, int, int]]:
     return sorted(found)
 
 
-def guard(optimizer: torch.optim.Optimizer, check: Callable[[], None]) -> None:
-    """Makes every step of an optimizer call `check` first, which waits, and raises if gradients cannot be trusted."""
-    step = optimizer.step
-
-    def checked(_optimizer: torch.optim.Optimizer, *arguments: Any, **keywords: Any) -> Any:
-        check()
-        return step(*arguments, **keywords)
-
-    optimizer.step = types.MethodType(checked, optimizer)  # type: ignore[method-assign] # schedulers want a method
-
-
 def _close(waiter: Waiter, group: Group, ops: dict[int, int]) -> None:
     for op in ops.values():
         _library.library().gw_wait(group.handle, op, -1)  # how it ended, check has told
@@ -130,8 +118,21 @@ class Hook:
         self.check()
 
     def guard(self, optimizer: torch.optim.Optimizer) -> None:
-        """Makes every step of the optimizer call `check_all` first: what is not there yet could still fail."""
-        guard(optimizer, self.check_all)
+        """Makes every step of the optimizer call `check_all` first: what is not there yet could still fail.
+
+        The guards of groups that have failed or were closed end with a new one, as when those who are left go on."""
+        me = weakref.ref(self)  # the group is to end with the model
+
+        def check() -> None:
+            hook = me()
+            if hook is not None:
+                hook.check_all()
+
+        def is_over() -> bool:
+            hook = me()
+            return hook is None or hook.group.is_over()
+
+        _guard.guard(optimizer, me, check, is_over)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """What codecs have left out, of this rank: for its checkpoint. Between steps.
@@ -231,19 +232,40 @@ class Hook:
         return self._declare(bucket, flat, what.address, flat)
 
 
+class NoHook:
+    """What `register` gives where DDP does it alone: it does nothing, and is False."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def check(self) -> None:
+        pass
+
+    check_all = close = check
+
+    def guard(self, optimizer: torch.optim.Optimizer) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        pass
+
+
 def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def] # DDP reads the annotations
     """What DDP calls, with the Hook."""
     return state.average(bucket)
 
 
-def register(model: Any, codec: str = "none", *, socket: str | None = None, fallback: str | None = None) -> Hook | None:
+def register(model: Any, codec: str = "none", *, socket: str | None = None, fallback: str | None = None) -> Hook | NoHook:
     """Has the gradients of a DistributedDataParallel model averaged by gradwire.
 
     codec: how they may shrink on their way between hosts: "none", "fp16", "bf16", "fp8", "int8", "int4", or
         "auto:bf16,int8" for the fastest of these for each size of bucket.
     socket: the daemon's; else $GRADWIRE_SOCKET and the usual places.
     fallback: "torch" leaves the model to DDP, with a warning, where a rank has no daemon.
-    Gives the hook, or None where DDP does it alone: one rank, or the fallback.
+    Gives the hook, or a NoHook where DDP does it alone: one rank, or the fallback.
     Errors: gradwire.Error, with what the daemon says."""
     if fallback not in (None, "torch"):
         raise ValueError(f"fallback {fallback!r} is not None or 'torch'")
@@ -251,10 +273,8 @@ def register(model: Any, codec: str = "none", *, socket: str | None = None, fall
         raise TypeError(f"register takes a model in torch.nn.parallel.DistributedDataParallel, not {type(model).__name__}")
     process_group = model.process_group
     rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
-    if size == 1:
-        return None
-    if fallback and not _have_all(process_group, socket, model):
-        return None
+    if size == 1 or (fallback and not _have_all(process_group, socket, model)):
+        return NoHook()
     ranks = distributed_c10d.get_process_group_ranks(process_group) if hasattr(
         distributed_c10d, "get_process_group_ranks") else list(range(size))
     who = ".".join(map(str, ranks)) if len(ranks) < dist.get_world_size() else "all"

@@ -194,22 +194,56 @@ def uneven_inputs():
     return compare(Perceptron, training)
 
 
-def guarded_with_a_scheduler():
-    """A guarded optimizer is one like any other for torch's schedulers, made before or after."""
-    def training(model):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        before = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-        gradwire.torch.guard(optimizer, lambda: None)
-        after = torch.optim.lr_scheduler.StepLR(optimizer, 3)
-        for step in range(STEPS):
+def guarded():
+    """A guarded optimizer is one like any other for torch's schedulers, made before or after; the guard is asked after a
+    closure, too; and when a hook is closed the optimizer goes on with another."""
+    torch.manual_seed(7)
+    model = Perceptron().to(DEVICE)
+    copied = copy.deepcopy(model)
+
+    def training(wrapped, optimizer, schedulers, first):
+        for step in range(first, first + STEPS):
             optimizer.zero_grad()
             x, y = batch(step)
-            nn.functional.cross_entropy(model(x), y).backward()
+            nn.functional.cross_entropy(wrapped(x), y).backward()
             optimizer.step()
-            before.step()
-            after.step()
-        return [p.detach().clone() for p in model.parameters()]
-    return compare(Perceptron, training)
+            for scheduler in schedulers:
+                scheduler.step()
+
+    def scheduled(network, has_hook):
+        optimizer, schedulers = torch.optim.SGD(network.parameters(), lr=0.1), []
+        for turn in range(2):
+            wrapped = DDP(network)
+            hook = gradwire.torch.register(wrapped) if has_hook else gradwire.torch.NoHook()
+            schedulers += [torch.optim.lr_scheduler.StepLR(optimizer, 2)]
+            hook.guard(optimizer)
+            hook.guard(optimizer)
+            schedulers += [torch.optim.lr_scheduler.StepLR(optimizer, 3)]
+            training(wrapped, optimizer, schedulers, turn * STEPS)
+            hook.close()
+        return optimizer, hook
+    scheduled(copied, False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer, hook = scheduled(model, True)
+    wrong = differing(list(model.parameters()), list(copied.parameters()))
+    if wrong:
+        return f"parameters {wrong} differ"
+    wrapped, before = DDP(model), [p.detach().clone() for p in model.parameters()]
+    hook = gradwire.torch.register(wrapped)
+    hook.guard(optimizer)
+
+    def closure():
+        x, y = batch(0)
+        loss = nn.functional.cross_entropy(wrapped(x), y)
+        loss.backward()
+        hook.close()
+        return loss
+    try:
+        optimizer.step(closure)
+        return "a step was taken that its closure had made a wrong one"
+    except gradwire.Error:
+        return "parameters have changed" if differing(list(model.parameters()), before) else "same"
 
 
 def several_models():
@@ -374,11 +408,16 @@ def no_daemon():
     nowhere = "/nonexistent/gradwire.sock" if RANK == 1 else None
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        if gradwire.torch.register(wrapped, socket=nowhere, fallback="torch") is not None:
+        hook = gradwire.torch.register(wrapped, socket=nowhere, fallback="torch")
+        if hook:
             return "a hook was registered"
     if not any("no daemon" in str(warning.message) for warning in said):
         return f"the warnings were {[str(warning.message) for warning in said]}"
+    hook.guard(torch.optim.SGD(wrapped.parameters(), lr=0.1))
     train(wrapped, steps=1)
+    hook.check()
+    hook.load_state_dict(hook.state_dict())
+    hook.close()
     try:
         gradwire.torch.register(wrapped, socket="/nonexistent/gradwire.sock")
     except gradwire.ConnectionError as error:
