@@ -133,10 +133,12 @@ def memory_of_each_kind_leaves_no_descriptor():
             for device, kind in places:
                 _one_buffer(daemon, device, kind)
         until(lambda: daemon.admin_json("status")["clients"] == 3, "the clients have gone")
-        after = daemon.fds()
+        try:
+            until(lambda: daemon.fd_count() <= before, "the descriptors of the last client are closed")
+        except AssertionError as error:
+            new = sorted(link for fd, link in daemon.fds().items() if links.get(fd) != link)
+            raise AssertionError(f"{error}: {daemon.fd_count()} are open, {before} were; new: {new}") from None
         print(f"# {before} descriptors, then {daemon.fd_count()} after {10 * len(places)} imports", flush=True)
-        new = sorted(link for fd, link in after.items() if links.get(fd) != link)
-        check(daemon.fd_count() <= before, f"{daemon.fd_count()} descriptors are open, {before} were; new: {new}")
 
 
 def _one_buffer(daemon, device, kind):
