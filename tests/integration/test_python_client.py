@@ -3,11 +3,14 @@
 
 usage: BUILD=<build folder> python3 tests/integration/test_python_client.py
 """
+import fcntl
 import json
 import os
 import re
 import signal
+import struct
 import sys
+import termios
 import threading
 import time
 
@@ -54,6 +57,11 @@ class Ranks:
     def __exit__(self, *exception):
         for client in self.clients:
             client.close()
+
+
+def _is_read(channel):
+    """Whether the daemon has taken all packets out of it."""
+    return struct.unpack("i", fcntl.ioctl(channel.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0] == 0
 
 
 def all_equal(values, expected):
@@ -444,6 +452,7 @@ def test_failures(checks, daemon):
     with checks("a rank that dies is named"), Ranks(daemon, 3) as ranks:
         all_equal(ranks.run(), "GW_OK")
         op = ranks.groups[0].submit(ranks.buckets[0])
+        wait_until(lambda: _is_read(ranks.groups[0].channel), what="the submission is read before the death is seen")
         ranks.clients[1].close()
         assert ranks.groups[0].wait(op) == "GW_ERR_RANK_DIED"
         message = ranks.groups[0].slots.message
