@@ -110,7 +110,6 @@ def main():
     if len(sys.argv) != 5:
         sys.exit("usage: ddp_rank.py CONTROL-SOCKET INIT-FILE RANKS RANK (started by bench/run-ddp)")
     path, init_file, size, rank = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method="file://" + init_file, world_size=size, rank=rank)
     mine = Rank(rank, size)
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

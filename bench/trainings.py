@@ -6,15 +6,15 @@ import peers
 
 
 class Trainings(peers.Peer):
-    """One process a rank; sockets: of the daemon of each."""
+    """One process a rank; sockets: of the daemon of each; threads: of a rank."""
 
-    def __init__(self, build, folder, sockets, data=None):
+    def __init__(self, build, folder, sockets, data=None, threads=1):
         python = peers.gloo_python()
         if python is None:
             raise peers.PeerError("no Python here has torch with Gloo (Debian: python3-torch)")
         super().__init__("DDP", len(sockets), folder)
         environment = peers.library_environment(
-            build, GLOO_SOCKET_IFNAME=os.environ.get("GLOO_SOCKET_IFNAME", "lo"), PYTHONDONTWRITEBYTECODE="1",
+            build, GLOO_SOCKET_IFNAME=os.environ.get("GLOO_SOCKET_IFNAME", "lo"), PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS=str(threads),
             GRADWIRE_LIBRARY=os.path.join(os.path.abspath(build), "libgradwire.so.0"), **({"FASHION_MNIST": data} if data else {}))
         script = os.path.join(peers.HERE, "ddp_rank.py")
         # env(1) names the daemon of each.

@@ -15,6 +15,7 @@ In the first round all ways take part; in the others of those that differ by the
   exposed  that, less the step of DDP with a hook that does nothing, at its best bucket size
   peak     of torch's allocator on rank 0, while steps are timed
   cores    CPU time of the daemons a second
+  bf16     of gradwire's ways: gradients are rounded to it before they leave the GPU (reduce_dtype), as by DDP's bf16 hook
   wire     bytes on the loopback a step, of both nodes together
   equal    whether the gradients of all ranks are the same bit for bit
 """
@@ -102,7 +103,7 @@ class Scene:
         first = self.caps[0]
         ways = [Way("plain"), Way("ddp", first, alone=True), Way("gradwire", first, "none", alone=True)]
         for cap in self.caps:
-            ways += [Way("noop", cap), Way("gradwire", cap, "none")]
+            ways += [Way("noop", cap), Way("gradwire", cap, "none"), Way("gradwire", cap, "none", rounded=True)]
             ways += [Way(kind, cap) for kind in vit_report.OWN]
         return ways + [Way("gradwire", first, "none", guarded=True), Way("gradwire", first, "none", static=True),
                        Way("ddp", first, static=True), Way("ddp", first, views=False)]
@@ -181,7 +182,7 @@ class Bench:
     def make(self, way, warm):
         """Whether all ranks have it now."""
         options = {key: getattr(way, key)
-                   for key in ("kind", "cap", "codec", "views", "static", "alone", "guarded")}
+                   for key in ("kind", "cap", "codec", "views", "static", "alone", "guarded", "rounded")}
         answers = self.world.tell("make", warm=warm, **options)
         why = next((answer["absent"] for answer in answers if "absent" in answer), None)
         if why is not None:

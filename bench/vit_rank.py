@@ -66,7 +66,8 @@ class Trainer:
         net = DDP(self.model, device_ids=[self.device.index] if self.cuda else None, bucket_cap_mb=way["cap"],
                   gradient_as_bucket_view=way["views"], process_group=self.alone if way["alone"] else None, **options)
         if way["kind"] == "gradwire":
-            self.hook = gradwire.torch.register(net, codec=way["codec"])
+            self.hook = gradwire.torch.register(net, codec=way["codec"],
+                                                reduce_dtype=torch.bfloat16 if way["rounded"] else None)
         elif way["kind"] == "powersgd":
             state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
             net.register_comm_hook(state, powerSGD_hook.powerSGD_hook)

@@ -13,15 +13,15 @@ WORDS = {"plain": "no DDP", "noop": "DDP, no-op hook", "ddp": "DDP", "fp16": "DD
 
 class Way:
     """One way to train. cap: the bucket size in MB; views: gradients are views of the buckets; alone: world size 1;
-    guarded: steps wait until the gradients can be trusted."""
+    guarded: steps wait until the gradients can be trusted; rounded: to bf16, before they leave the GPU."""
 
-    def __init__(self, kind, cap=25, codec=None, views=True, static=False, alone=False, guarded=False):
-        self.kind, self.cap, self.codec = kind, cap, codec
+    def __init__(self, kind, cap=25, codec=None, views=True, static=False, alone=False, guarded=False, rounded=False):
+        self.kind, self.cap, self.codec, self.rounded = kind, cap, codec, rounded
         self.views, self.static, self.alone, self.guarded = views, static, alone, guarded
 
     def title(self):
         more = {"1 rank": self.alone, "static graph": self.static, "no views": not self.views,
-                "guarded": self.guarded}
+                "guarded": self.guarded, "bf16": self.rounded}
         return ", ".join([WORDS[self.kind], *(word for word, there in more.items() if there)])
 
     def family(self):
@@ -49,7 +49,7 @@ class Row:
         way = self.way
         return {"scene": self.scene, "way": way.title(), "kind": way.kind, "codec": way.codec,
                 "bucket_mb": None if way.kind == "plain" else way.cap, "views": way.views, "static_graph": way.static,
-                "one_rank": way.alone, "guarded": way.guarded, "engine": self.engine, "turns": self.turns, "steps": self.steps,
+                "one_rank": way.alone, "guarded": way.guarded, "rounded": way.rounded, "engine": self.engine, "turns": self.turns, "steps": self.steps,
                 "steps_per_s": self.steps / self.seconds, "ms": self.ms(), "p95_ms": p95(self.step_ms),
                 "exposed_ms": self.exposed_ms, "to_noop": self.to_noop, "peak_bytes": self.peak_bytes,
                 "used_bytes": self.used_bytes, "daemon_cores": self.cores, "wire_bytes": self.wire_bytes,
@@ -78,9 +78,10 @@ class Result:
     def row(self, scene, way):
         return next((row for row in self.rows if row.scene == scene and row.way is way), None)
 
-    def of(self, scene, *kinds, codec=None, alone=False):
+    def of(self, scene, *kinds, codec=None, alone=False, rounded=None):
+        """None: whatever it is."""
         return [row for row in self.rows if row.scene == scene and row.way.kind in kinds and row.way.alone == alone and
-                codec in (None, row.way.codec)]
+                codec in (None, row.way.codec) and rounded in (None, row.way.rounded)]
 
     def best(self, scene, *kinds, **which):
         """The row with the shortest step, or None."""
@@ -152,7 +153,7 @@ def step_targets(result):
     options, found = result.options, []
     fp32 = not options.autocast
     for scene, bound in (("p2p off", 1.02), ("p2p on", 1.03)):
-        ours, noop, ddp = result.best(scene, "gradwire"), result.best(scene, "noop"), result.best(scene, "ddp")
+        ours, noop, ddp = (result.best(scene, kind, rounded=False) for kind in ("gradwire", "noop", "ddp"))
         found.append(Target(f"{scene}, fp32: gradwire's step, of the no-op hook's", ratio(ours, noop) if fp32 else None,
                             "<=", bound, shortly(noop, ours, ddp) if fp32 else "autocast"))
     ours, theirs = result.best("p2p off", "gradwire"), result.best("p2p off", *OWN)
@@ -170,7 +171,7 @@ def memory_target(result):
     """Of the bucket size where it is worst. The arenas are in the host's memory, and so is what codecs leave out."""
     worst, note = None, "no GPU" if result.options.device == "cpu" else ""
     for ours in (row for row in result.rows if row.way.kind == "gradwire" and row.peak_bytes and
-                 not (row.way.alone or row.way.guarded)):  # DDP has no such way, and a later one's peak may be higher
+                 not (row.way.alone or row.way.guarded or row.way.rounded)):  # DDP has no such way, and a later one's may be higher
         theirs = next((row for row in result.of(ours.scene, "ddp") if row.way.views and row.peak_bytes and
                        (row.way.cap, row.way.static) == (ours.way.cap, ours.way.static)), None)
         if theirs and (worst is None or ours.peak_bytes / theirs.peak_bytes > worst):

@@ -34,7 +34,7 @@ class _Bucket:
 
     def __init__(self, flat: torch.Tensor, handle: int, result: torch.Tensor):
         self.count, self.dtype, self.handle, self.result = flat.numel(), flat.dtype, handle, result
-        self.address = flat.data_ptr() if flat.is_cuda else 0  # the host's is of no matter
+        self.address = flat.data_ptr() if result is flat else 0  # of one that is copied it is of no matter
         self.is_new = True
         self.homes: list[tuple[torch.Tensor, torch.Tensor]] = []  # parameters, and where their gradients are shared
 
@@ -87,8 +87,8 @@ def _close(waiter: Waiter, group: Group, ops: dict[int, int]) -> None:
 class Hook:
     """What `register` gives: the group of the model, and a way to ask whether all went well."""
 
-    def __init__(self, group: Group):
-        self.group = group
+    def __init__(self, group: Group, reduce_dtype: torch.dtype | None = None):
+        self.group, self.reduce_dtype = group, reduce_dtype
         self._buckets: dict[int, _Bucket] = {}
         self._waiter = Waiter(group)
         self._streams: dict[torch.device, Any] = {}
@@ -151,34 +151,39 @@ class Hook:
 
     # ---- buckets -------------------------------------------------------------------------------------
 
+    def _dtype(self, flat: torch.Tensor) -> torch.dtype:
+        """What the daemon gets the bucket as."""
+        return self.reduce_dtype if self.reduce_dtype and flat.is_floating_point() else flat.dtype
+
     def _declare(self, bucket: Any, flat: torch.Tensor, address: int, result: torch.Tensor) -> _Bucket:
-        handle = self.group.bucket(ALL_REDUCE, span(flat).type, flat.numel(), address, address, op="avg",
+        handle = self.group.bucket(ALL_REDUCE, span(result).type, result.numel(), address, address, op="avg",
                                    name=f"ddp.{bucket.index()}", matrices=_layout(bucket, flat))
         known = self._buckets[bucket.index()] = _Bucket(flat, handle, result)
         return known
 
-    def _forget(self, index: int, address: int, nbytes: int) -> None:
+    def _forget(self, index: int, result: torch.Tensor) -> None:
+        """Releases the bucket that was known, and what the daemon knows of its memory."""
         self._buckets.pop(index, None)
-        self.group.drop_buckets(address, nbytes)
+        nbytes = result.numel() * result.element_size()
+        self.group.drop_buckets(result.data_ptr(), nbytes)
+        if result.is_cuda:
+            self.group.context.pool.forget(result.data_ptr(), nbytes)
 
     def _known(self, index: int, flat: torch.Tensor) -> _Bucket | None:
         """DDP cuts its buckets anew after the first step: what was known of the old one is released."""
         known = self._buckets.get(index)
         if known is None or known.fits(flat):
             return known
-        nbytes = known.count * known.result.element_size()
-        self._forget(index, known.result.data_ptr(), nbytes)
-        if known.address:
-            self.group.context.pool.forget(known.address, nbytes)
+        self._forget(index, known.result)
         return None
 
     def _on_host(self, bucket: Any, flat: torch.Tensor) -> Any:
-        known = self._known(bucket.index(), flat)
+        known, dtype = self._known(bucket.index(), flat), self._dtype(flat)
         if known is None:
-            buffer, view = self.group.context.pool.lend(flat.numel() * flat.element_size())
-            result = torch.frombuffer(view, dtype=flat.dtype, count=flat.numel())
+            buffer, view = self.group.context.pool.lend(flat.numel() * torch.empty(0, dtype=dtype).element_size())
+            result = torch.frombuffer(view, dtype=dtype, count=flat.numel())
             known = self._declare(bucket, flat, buffer.address, result)
-        elif known.is_new:  # not before: DDP cuts its buckets anew after the first step
+        elif known.is_new and dtype is flat.dtype:  # not before: DDP cuts its buckets anew after the first step
             known.is_new = False
             known.share(bucket, flat)
         known.fill(flat)
@@ -187,7 +192,7 @@ class Hook:
 
         def wait() -> torch.Tensor:
             work.wait()
-            return result
+            return result if result.dtype is flat.dtype else flat.copy_(result)
 
         self._waiter.add(wait, future)
         return future
@@ -199,37 +204,41 @@ class Hook:
         side = self._streams.get(device)
         if side is None:
             side = self._streams[device] = torch.cuda.Stream(device)
-        op = self._submit_on_device(bucket, flat, current.cuda_stream)
+        known, op = self._submit_on_device(bucket, flat, current.cuda_stream)
         self._ops[bucket.index()] = op
         _library.call("gw_stream_wait", self.group.handle, op, side.cuda_stream)
         future = torch.futures.Future(devices=[device])
         torch.cuda.set_stream(side)  # the future is complete when this stream has come here
         try:
+            if not known.address:
+                flat.copy_(known.result)
             future.set_result(flat)
         finally:
             torch.cuda.set_stream(current)
         return future
 
-    def _submit_on_device(self, bucket: Any, flat: torch.Tensor, stream: int) -> int:
+    def _submit_on_device(self, bucket: Any, flat: torch.Tensor, stream: int) -> tuple[_Bucket, int]:
         known = self._known(bucket.index(), flat)
         for again in (False, True):
             if known is None:
                 known = self._register(bucket, flat)
+            if not known.address:
+                known.result.copy_(flat)
             try:
-                return self.group.submit(known.handle, stream)
+                return known, self.group.submit(known.handle, stream)
             except errors.Error as error:
                 if again or error.status not in errors.MEMORY_GONE:
                     raise
-            nbytes = flat.numel() * flat.element_size()  # other memory has this address now
-            self._forget(bucket.index(), flat.data_ptr(), nbytes)
-            self.group.context.pool.forget(flat.data_ptr(), nbytes)
+            self._forget(bucket.index(), known.result)  # other memory has this address now
             known = None
         raise AssertionError("not reached")
 
     def _register(self, bucket: Any, flat: torch.Tensor) -> _Bucket:
-        what = span(flat)
+        dtype = self._dtype(flat)
+        result = flat if dtype is flat.dtype else torch.empty_like(flat, dtype=dtype)
+        what = span(result)
         self.group.context.pool.register(what.address, what.bytes)
-        return self._declare(bucket, flat, what.address, flat)
+        return self._declare(bucket, flat, what.address, result)
 
 
 class NoHook:
@@ -258,11 +267,14 @@ def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def] # DDP reads th
     return state.average(bucket)
 
 
-def register(model: Any, codec: str = "none", *, socket: str | None = None, fallback: str | None = None) -> Hook | NoHook:
+def register(model: Any, codec: str = "none", *, reduce_dtype: torch.dtype | None = None, socket: str | None = None,
+             fallback: str | None = None) -> Hook | NoHook:
     """Has the gradients of a DistributedDataParallel model averaged by gradwire.
 
     codec: how they may shrink on their way between hosts: "none", "fp16", "bf16", "fp8", "int8", "int4", or
         "auto:bf16,int8" for the fastest of these for each size of bucket.
+    reduce_dtype: what gradients are rounded to before the daemon gets them, and their average is; for memory and PCIe, which
+        torch.bfloat16 relieves of half. Sums are in 32 bits. None: what they are, which is exact.
     socket: the daemon's; else $GRADWIRE_SOCKET and the usual places.
     fallback: "torch" leaves the model to DDP, with a warning, where a rank has no daemon.
     Gives the hook, or a NoHook where DDP does it alone: one rank, or the fallback.
@@ -272,6 +284,8 @@ def register(model: Any, codec: str = "none", *, socket: str | None = None, fall
     if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
         raise TypeError(f"register takes a model in torch.nn.parallel.DistributedDataParallel, not {type(model).__name__}")
     process_group = model.process_group
+    if reduce_dtype not in (None, torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise ValueError(f"reduce_dtype {reduce_dtype!r} is not None or torch.float16, bfloat16, float32 or float64")
     rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
     if size == 1 or (fallback and not _have_all(process_group, socket, model)):
         return NoHook()
@@ -282,7 +296,7 @@ def register(model: Any, codec: str = "none", *, socket: str | None = None, fall
     store, key = distributed_c10d._get_default_store(), f"gradwire/ddp/{_models[who]}/{who}"
     with _rendezvous.told(store, key, rank):
         context = connection(socket)
-    hook = Hook(_rendezvous.join(context, store, key, rank, size, codec=codec))
+    hook = Hook(_rendezvous.join(context, store, key, rank, size, codec=codec), reduce_dtype)
     try:
         model.register_comm_hook(hook, gradwire_hook)
     except BaseException:

@@ -19,11 +19,12 @@ def _all_same(*scenarios, **variables):
 
 def kinds_of_ddp():
     _all_same("plain", "bucket_views", "static_graph", "small_buckets", "unused_parameters", "accumulation",
-              "checkpointing", "several_models", "guarded", "double", "bfloat16", "channels_last", "mixed_precision", "emptied_caches")
+              "checkpointing", "several_models", "guarded", "double", "bfloat16", "channels_last", "mixed_precision", "reduce_dtypes",
+              "emptied_caches")
 
 
 def expandable_segments():
-    _all_same("plain", "bucket_views", "small_buckets", "emptied_caches", **SEGMENTS)
+    _all_same("plain", "bucket_views", "small_buckets", "reduce_dtypes", "emptied_caches", **SEGMENTS)
 
 
 def without_an_exchange_ranks_differ():

@@ -7,8 +7,8 @@ processes of their own, and die in several ways. GW_GPU_LIFETIMES says how many.
 import os
 import time
 
-from gpu import (QUICK, SLOW, Daemon, check, check_given_back, device_states, equal, exchange, held_mib, join, main,
-                 prepare, until)
+from gpu import (QUICK, SLOW, Daemon, check, check_given_back, device_states, equal, exchange, held_mib,
+                 is_steady, join, main, prepare, until)
 
 LIFETIMES = int(os.environ.get("GW_GPU_LIFETIMES", 60 if QUICK else 1000))
 WARM_UP = max(LIFETIMES // 10, 10)
@@ -80,6 +80,7 @@ class Figures:
 
 def _settled(daemon, keepers):
     until(lambda: daemon.admin_json("status")["clients"] == 1 + keepers, "the clients have gone")
+    until(lambda: is_steady(daemon), "no more descriptors are closed")
     return Figures(daemon)
 
 
@@ -106,7 +107,8 @@ def everything_is_back_at_the_baseline():
         print(f"# after {done} lifetimes: {after}, {time.monotonic() - begin:.0f} s", flush=True)
         exchange(keeper)
         check(SLOW > 1 or after.memory <= baseline.memory + GROWTH_KB * KB, f"memory: {baseline}; then {after}")
-        check(after.fds <= baseline.fds, f"descriptors: {baseline}; then {after}: {daemon.fds()}")
+        until(lambda: daemon.fd_count() <= baseline.fds,  # those of the last clients are being closed
+              f"descriptors are back at {baseline}; they were {after}: {daemon.fds()}")
         check(None in (after.gpu_mib, baseline.gpu_mib) or after.gpu_mib <= baseline.gpu_mib,
               f"GPU memory: {baseline}; then {after}")
         check("failed" not in device_states(daemon).values(), f"a device has failed: {device_states(daemon)}")

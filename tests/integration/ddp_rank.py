@@ -294,6 +294,40 @@ def mixed_precision():
     return compare(Perceptron, training)
 
 
+def _rounding(dtype):
+    """A hook of DDP's own that does what reduce_dtype promises: rounds, averages in 32 bits, rounds."""
+    def hook(_state, bucket):
+        flat = bucket.buffer()
+        total = flat.to(dtype).float()
+        dist.all_reduce(total)
+        future = torch.futures.Future(devices=[flat.device] if flat.is_cuda else [])
+        future.set_result(flat.copy_((total / SIZE).to(dtype)))
+        return future
+    return hook
+
+
+def reduce_dtypes():
+    torch.manual_seed(7)
+    model = Perceptron().to(DEVICE)
+    exact = train(DDP(copy.deepcopy(model)))
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for options in ({}, {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.02}):
+            wrapped = [DDP(copy.deepcopy(model), **options) for _ in range(2)]
+            wrapped[0].register_comm_hook(None, _rounding(dtype))
+            hook = gradwire.torch.register(wrapped[1], reduce_dtype=dtype)
+            theirs, ours = map(train, wrapped)
+            hook.check()
+            hook.close()
+            wrong, rounded = differing(ours, theirs), differing(ours, exact)
+            if wrong or bool(rounded) == (dtype is torch.float32):
+                return f"{dtype}, {options}: parameters {wrong} differ, and {rounded} from those that are not rounded"
+    try:
+        gradwire.torch.register(wrapped[0], reduce_dtype=torch.int32)
+    except ValueError as error:
+        return "same" if "torch.int32" in str(error) else str(error)
+    return "torch.int32 was taken"
+
+
 def emptied_caches():
     """What was registered must outlive what torch gives back to the device, and not hide what comes in its place."""
     def after():

@@ -327,11 +327,11 @@ def _learn_wire_fds(daemons):
     for daemon in daemons:
         daemon.ranks = []
         until(lambda d=daemon: d.admin_json("status")["clients"] == 1, "the first ranks have gone")
-        wait_until(lambda d=daemon: _is_steady(d), 5, "no more descriptors are closed")
+        wait_until(lambda d=daemon: is_steady(d), 5, "no more descriptors are closed")
         daemon.base_fds = daemon.fd_count()
 
 
-def _is_steady(daemon):
+def is_steady(daemon):
     before = daemon.fd_count()
     time.sleep(0.1)
     return daemon.fd_count() == before

@@ -25,11 +25,11 @@ from vit_report import Way  # noqa: E402
 vit = importlib.import_module("vit")
 
 GIB = 1 << 30
-FIELDS = {"scene", "way", "kind", "codec", "bucket_mb", "views", "static_graph", "one_rank", "guarded", "engine", "turns",
-          "steps", "steps_per_s", "ms", "p95_ms", "exposed_ms", "to_noop", "peak_bytes", "used_bytes", "daemon_cores",
+FIELDS = {"scene", "way", "kind", "codec", "bucket_mb", "views", "static_graph", "one_rank", "guarded", "rounded", "engine",
+          "turns", "steps", "steps_per_s", "ms", "p95_ms", "exposed_ms", "to_noop", "peak_bytes", "used_bytes", "daemon_cores",
           "wire_bytes", "gradients_equal"}
 HOST = [("no DDP", None), ("DDP, 1 rank", None), ("gradwire, 1 rank", "none"), ("DDP, no-op hook", None),
-        ("gradwire", "none"), ("DDP", None), ("DDP, fp16 hook", None), ("DDP, bf16 hook", None),
+        ("gradwire", "none"), ("gradwire, bf16", "none"), ("DDP", None), ("DDP, fp16 hook", None), ("DDP, bf16 hook", None),
         ("DDP, PowerSGD hook", None), ("gradwire, guarded", "none"), ("gradwire, static graph", "none"),
         ("DDP, static graph", None), ("DDP, no views", None)]
 NODES = [("DDP, no-op hook", None), *(("gradwire", codec) for codec in ("none", "bf16", "int8", "int4")), ("DDP", None),

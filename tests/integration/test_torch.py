@@ -34,7 +34,7 @@ def gradients_in_shared_memory():
 
 
 def kinds_of_numbers():
-    _all_same("double", "bfloat16", "channels_last", "mixed_precision")
+    _all_same("double", "bfloat16", "channels_last", "mixed_precision", "reduce_dtypes")
 
 
 def without_an_exchange_ranks_differ():
