@@ -94,6 +94,10 @@ typedef struct gw_device_streams {
 
     gw_status_t (*copy)(gw_queue_t stream, void *to, const void *from, uint64_t bytes, char *text, size_t text_bytes);
     gw_status_t (*write_word)(gw_queue_t stream, void *word, uint32_t value, char *text, size_t text_bytes);
+
+    /* The same when the stream has come here, by another one: later by some microseconds, but the stream goes on. */
+    gw_status_t (*write_behind)(gw_device_t *device, gw_queue_t stream, void *word, uint32_t value, char *text,
+                                size_t text_bytes);
     gw_status_t (*await_word)(gw_queue_t stream, void *word, uint32_t value, char *text, size_t text_bytes); /* GEQ */
 
     /* The device's side stream for waits: `urgent` has one of its own. */
@@ -118,7 +122,7 @@ typedef struct gw_device_api {
     const gw_device_streams_t *streams;
 } gw_device_api_t;
 
-enum { GW_DEVICE_API = 2 };
+enum { GW_DEVICE_API = 3 };
 
 /* ---- device.c: loading the plugin ---- */
 

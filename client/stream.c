@@ -126,10 +126,14 @@ static gw_status_t enqueue_ready(gw_bucket_t *bucket, gw_queue_t queue, uint64_t
     status = streams->enter(bucket->device, &entered, WORDS(words));
     if (status != GW_OK)
         return pass_on(status, &words);
-    if (bucket->bounce != NULL)
+    void *ready = word_at(bucket, &slot->ready);
+    if (bucket->bounce == NULL) {
+        status = streams->write_behind(bucket->device, queue, ready, (uint32_t)sequence, WORDS(words));
+    } else {
         status = copy_input(bucket, queue, &words);
-    if (status == GW_OK)
-        status = streams->write_word(queue, word_at(bucket, &slot->ready), (uint32_t)sequence, WORDS(words));
+        if (status == GW_OK)
+            status = streams->write_word(queue, ready, (uint32_t)sequence, WORDS(words));
+    }
     streams->leave(&entered);
     return pass_on(status, &words);
 }

@@ -1,7 +1,6 @@
 /* driver.c - see driver.h, and the table that the library finds */
 #include "driver.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,21 +115,30 @@ static gw_status_t device_new(CUcontext context, CUdevice number, gw_device_t **
     }
     device->context = context;
     device->number = number;
+    gw_status_t status = GW_OK;
+    int error = pthread_mutex_init(&device->lock, NULL);
+    if (error != 0) {
+        snprintf(text, text_bytes, "the lock of a device: error %d", error);
+        status = GW_ERR_SYSTEM;
+        goto err_device;
+    }
     CUresult result = read_uuid(number, device->uuid);
-    gw_status_t status = result == CUDA_SUCCESS ? GW_OK : gw_cuda_fail(result, "cuDeviceGetUuid", text, text_bytes);
+    status = result == CUDA_SUCCESS ? GW_OK : gw_cuda_fail(result, "cuDeviceGetUuid", text, text_bytes);
     if (status == GW_OK)
         status = gw_cuda_enter(device, &entered, text, text_bytes);
     if (status != GW_OK)
-        goto err_device;
+        goto err_lock;
     result = make_sides(device);
     gw_cuda_leave(&entered);
     if (result != CUDA_SUCCESS) {
         status = gw_cuda_fail(result, "cuStreamCreateWithPriority", text, text_bytes);
-        goto err_device;
+        goto err_lock;
     }
     *device_out = device;
     return GW_OK;
 
+err_lock:
+    pthread_mutex_destroy(&device->lock);
 err_device:
     free(device);
     return status;

@@ -125,6 +125,7 @@ const gw_device_streams_t gw_cuda_streams = {
     .check = check,
     .copy = copy,
     .write_word = write_word,
+    .write_behind = gw_cuda_write_behind,
     .await_word = await_word,
     .side = side,
     .back = back,

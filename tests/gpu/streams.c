@@ -82,6 +82,59 @@ static void defaults(pair_bucket_t *b) {
     }
 }
 
+/* What one stream waits for before its bucket is ready is of no matter to another. Streams of the device that share a
+ * queue do hold each other up, so with one queue nothing is shown. */
+static void gated(pair_bucket_t *b) {
+    const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    pair_bucket_t later = pair_make(DEVMEM_MALLOC, b->count, 0);
+    uint32_t *gate;
+
+    MUST(cuMemHostAlloc((void **)&gate, sizeof(*gate), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    __atomic_store_n(gate, 0, __ATOMIC_RELEASE);
+    pair_fill(b, 10, stream);
+    pair_fill(&later, 20, other);
+    OK(cuStreamSynchronize(other));
+    OK(cuStreamWaitValue32(stream, pair_address(gate), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    gw_op_t op = pair_submit(b, stream), later_op = pair_submit(&later, other);
+    if (queues == NULL || strcmp(queues, "1") != 0)
+        GOOD(gw_wait(group, later_op, INT64_C(10000000000)));
+    CU_ASSERT_EQUAL(gw_test(group, op), GW_IN_PROGRESS);
+    pair_meet();
+    __atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+    GOOD(gw_wait(group, op, GW_NO_TIMEOUT));
+    GOOD(gw_wait(group, later_op, GW_NO_TIMEOUT));
+    CU_ASSERT_EQUAL(pair_wrong(b, 21, stream), 0);
+    CU_ASSERT_EQUAL(pair_wrong(&later, 41, other), 0);
+    pair_drop(&later);
+    OK(cuMemFreeHost(gate));
+}
+
+static void a_stream_that_waits_holds_up_no_other(void) {
+    for_both(gated);
+}
+
+/* More streams at once than the library keeps a follower for. */
+static void stream_by_stream(pair_bucket_t *b) {
+    enum { STREAMS = 24 };
+    CUstream many[STREAMS];
+
+    for (int i = 0; i < STREAMS; i++)
+        MUST(cuStreamCreate(&many[i], CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 2 * STREAMS; i++) {
+        CUstream on = many[i % STREAMS];
+        pair_fill(b, i, on);
+        gw_op_t op = pair_submit(b, on);
+        GOOD(gw_stream_wait(group, op, on));
+        CU_ASSERT_EQUAL(pair_wrong(b, 2 * i + 1, on), 0);
+    }
+    for (int i = 0; i < STREAMS; i++)
+        OK(cuStreamDestroy(many[i]));
+}
+
+static void many_streams(void) {
+    for_both(stream_by_stream);
+}
+
 static void the_default_streams(void) {
     for_both(defaults);
 }
@@ -530,6 +583,8 @@ int main(int argc, char **argv) {
     CU_TestInfo tests[] = {
         {"produced on one stream and reduced on another", produced_on_one_stream_and_reduced_on_another},
         {"a stream is destroyed right after submit", a_stream_is_destroyed_right_after_submit},
+        {"a stream that waits holds up no other", a_stream_that_waits_holds_up_no_other},
+        {"many streams", many_streams},
         {"the default streams", the_default_streams},
         {"several buckets are in flight", several_buckets_are_in_flight},
         {"submitted again and again without a host wait", submitted_again_and_again_without_a_host_wait},
