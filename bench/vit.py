@@ -13,7 +13,7 @@ In the first round all ways take part; in the others of those that differ by the
 
   time     of a step: from the end of one to the end of the next on rank 0; median and 95th percentile
   exposed  that, less the step of DDP with a hook that does nothing, at its best bucket size
-  peak     of torch's allocator on rank 0, while steps are timed
+  peak     of torch's allocator on rank 0, while steps are timed; of the turn where it was least
   cores    CPU time of the daemons a second
   bf16     of gradwire's ways: gradients are rounded to it before they leave the GPU (reduce_dtype), as by DDP's bf16 hook
   wire     bytes on the loopback a step, of both nodes together
@@ -209,7 +209,9 @@ class Bench:
         row.step_ms += first["ms"]
         row.seconds += first["seconds"]
         row.steps, row.turns = row.steps + steps, row.turns + 1
-        row.peak_bytes, row.used_bytes = first["peak_bytes"], first["used_bytes"]
+        row.used_bytes = first["used_bytes"]
+        if first["peak_bytes"] is not None:  # the least: a process keeps more from turn to turn, of whatever way
+            row.peak_bytes = min(first["peak_bytes"], row.peak_bytes or first["peak_bytes"])
         row.wire_bytes = (loopback.sent() - sent) / steps if loopback else None
         if way.exchanges():
             row.equal = row.equal is not False and len({answer["digest"] for answer in answers}) == 1

@@ -46,7 +46,10 @@ def device_states(daemon):
 
 def check_given_back(daemon):
     """All that it held of devices is free again, and no device has failed."""
-    until(lambda: set(device_states(daemon).values()) <= {"closed"}, "every device is closed")
+    try:
+        until(lambda: set(device_states(daemon).values()) <= {"closed"}, "every device is closed")
+    except AssertionError as late:
+        raise AssertionError(f"{late}: {device_states(daemon)}; {daemon.admin_json('status')}") from None
     held = held_mib(daemon.pid)
     check(held in (None, 0), f"the daemon still holds {held} MiB of GPU memory")
 

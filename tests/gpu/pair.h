@@ -171,6 +171,19 @@ static inline void pair_round(pair_bucket_t *b, int32_t value) {
     CU_ASSERT_EQUAL(pair_wrong(b, 2 * value + 1, stream), 0);
 }
 
+static const uint64_t pair_counts[] = {SMALL, LARGE};
+
+/* Runs a test for a small and a large bucket. */
+static inline void pair_for_both(void (*test)(pair_bucket_t *b)) {
+    for (int i = 0; i < 2; i++) {
+        pair_begin();
+        pair_bucket_t b = pair_make(DEVMEM_MALLOC, pair_counts[i], 0);
+        test(&b);
+        pair_drop(&b);
+        pair_end();
+    }
+}
+
 /* ---- the program -------------------------------------------------------------------------------------- */
 
 static inline int pair_run_rank(int argc, char **argv, const char *name, CU_TestInfo *tests) {

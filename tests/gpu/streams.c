@@ -10,24 +10,11 @@
 
 enum { ROUNDS = 1000, BUCKETS = 16 };
 
-static const uint64_t counts[] = {SMALL, LARGE};
-
-/* Runs a test for a small and a large bucket. */
-static void for_both(void (*test)(pair_bucket_t *b)) {
-    for (int i = 0; i < 2; i++) {
-        pair_begin();
-        pair_bucket_t b = pair_make(DEVMEM_MALLOC, counts[i], 0);
-        test(&b);
-        pair_drop(&b);
-        pair_end();
-    }
-}
-
-/* The same where the test ends the group. */
+/* As pair_for_both, where the test ends the group. */
 static void for_both_groups(void (*test)(pair_bucket_t *b)) {
     for (int i = 0; i < 2; i++) {
         pair_begin();
-        pair_bucket_t b = pair_make(DEVMEM_MALLOC, counts[i], 0);
+        pair_bucket_t b = pair_make(DEVMEM_MALLOC, pair_counts[i], 0);
         test(&b);
         pair_meet();
         pair_drop(&b);
@@ -51,7 +38,7 @@ static void cross(pair_bucket_t *b) {
 }
 
 static void produced_on_one_stream_and_reduced_on_another(void) {
-    for_both(cross);
+    pair_for_both(cross);
 }
 
 static void vanish(pair_bucket_t *b) {
@@ -68,7 +55,7 @@ static void vanish(pair_bucket_t *b) {
 }
 
 static void a_stream_is_destroyed_right_after_submit(void) {
-    for_both(vanish);
+    pair_for_both(vanish);
 }
 
 static void defaults(pair_bucket_t *b) {
@@ -110,7 +97,7 @@ static void gated(pair_bucket_t *b) {
 }
 
 static void a_stream_that_waits_holds_up_no_other(void) {
-    for_both(gated);
+    pair_for_both(gated);
 }
 
 /* More streams at once than the library keeps a follower for. */
@@ -132,11 +119,11 @@ static void stream_by_stream(pair_bucket_t *b) {
 }
 
 static void many_streams(void) {
-    for_both(stream_by_stream);
+    pair_for_both(stream_by_stream);
 }
 
 static void the_default_streams(void) {
-    for_both(defaults);
+    pair_for_both(defaults);
 }
 
 static void several_buckets_are_in_flight(void) {
@@ -145,7 +132,7 @@ static void several_buckets_are_in_flight(void) {
 
     pair_begin();
     for (int i = 0; i < BUCKETS; i++)
-        b[i] = pair_make(DEVMEM_MALLOC, counts[i % 2] + (uint64_t)i, 0);
+        b[i] = pair_make(DEVMEM_MALLOC, pair_counts[i % 2] + (uint64_t)i, 0);
     for (int round = 0; round < 4; round++) {
         for (int i = 0; i < BUCKETS; i++) {
             pair_fill(&b[i], 100 * round + i, stream);
@@ -184,7 +171,7 @@ static void resubmit(pair_bucket_t *b) {
 }
 
 static void submitted_again_and_again_without_a_host_wait(void) {
-    for_both(resubmit);
+    pair_for_both(resubmit);
 }
 
 static void wait_on_host(pair_bucket_t *b) {
@@ -202,7 +189,7 @@ static void wait_on_host(pair_bucket_t *b) {
 }
 
 static void gw_wait_and_gw_test_see_the_result(void) {
-    for_both(wait_on_host);
+    pair_for_both(wait_on_host);
 }
 
 static void not_awaited(pair_bucket_t *b) {
@@ -225,7 +212,7 @@ static void not_awaited(pair_bucket_t *b) {
 }
 
 static void a_bucket_in_flight_is_busy(void) {
-    for_both(not_awaited);
+    pair_for_both(not_awaited);
 }
 
 static void record(pair_bucket_t *b) {
@@ -257,7 +244,7 @@ static void record(pair_bucket_t *b) {
 }
 
 static void events_of_the_callers_own(void) {
-    for_both(record);
+    pair_for_both(record);
 }
 
 /* An event of an operation that goes on does not hold up what the CPU waits for. */
@@ -302,7 +289,7 @@ static void record_and_wait(pair_bucket_t *b) {
 }
 
 static void an_event_holds_nobody_up(void) {
-    for_both(record_and_wait);
+    pair_for_both(record_and_wait);
 }
 
 /* An operation that fails alone is over only when the stream has come past its input, which is in use until then. */
@@ -336,69 +323,7 @@ static void differ(pair_bucket_t *b) {
 }
 
 static void a_failed_operation_is_over_when_its_stream_has_passed(void) {
-    for_both(differ);
-}
-
-static void capture(pair_bucket_t *b, CUstreamCaptureMode mode) {
-    CUgraph graph = NULL;
-    gw_op_t op, refused;
-
-    if (rank == 1) { /* its part comes while the other captures */
-        pair_meet();
-        op = pair_submit(b, stream);
-        GOOD(gw_wait(group, op, GW_NO_TIMEOUT));
-        pair_meet();
-        op = pair_submit(b, stream);
-        GOOD(gw_wait(group, op, GW_NO_TIMEOUT));
-        return;
-    }
-    op = pair_submit(b, stream);
-    MUST(cuStreamBeginCapture(other, mode));
-    OK(cuMemsetD32Async(pair_address(b->at), 1, 1, other));
-    CU_ASSERT_EQUAL(gw_stream_wait(group, op, other), GW_ERR_CAPTURE);
-    pair_meet();
-    GOOD(gw_wait(group, op, GW_NO_TIMEOUT)); /* elsewhere all goes on, whatever it takes of the driver */
-    CU_ASSERT_EQUAL(gw_submit(b->bucket, other, &refused), GW_ERR_CAPTURE);
-    op = pair_submit(b, stream);
-    pair_meet();
-    GOOD(gw_wait(group, op, GW_NO_TIMEOUT));
-    OK(cuStreamEndCapture(other, &graph));
-    CU_ASSERT_PTR_NOT_NULL(graph);
-    if (graph != NULL)
-        OK(cuGraphDestroy(graph));
-}
-
-static void under_capture(pair_bucket_t *b) {
-    capture(b, CU_STREAM_CAPTURE_MODE_RELAXED);
-    capture(b, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-    capture(b, CU_STREAM_CAPTURE_MODE_GLOBAL);
-}
-
-static void a_capture_is_refused_and_stays_valid(void) {
-    for_both(under_capture);
-}
-
-/* Registering, declaring and releasing while another stream is captured. */
-static void a_capture_survives_all_other_calls(void) {
-    pair_bucket_t b = {.count = SMALL};
-    CUgraph graph = NULL;
-
-    pair_begin();
-    b.memory = devmem_alloc(DEVMEM_MALLOC, SMALL * 4);
-    b.at = b.memory.at;
-    MUST(cuStreamBeginCapture(other, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    MUST_GOOD(gw_buffer_register(context, b.at, SMALL * 4, &b.buffer));
-    MUST_GOOD(pair_declare(&b, 0));
-    gw_op_t op = pair_submit(&b, stream);
-    GOOD(gw_wait(group, op, GW_NO_TIMEOUT));
-    GOOD(gw_bucket_free(b.bucket));
-    GOOD(gw_buffer_release(b.buffer));
-    OK(cuStreamEndCapture(other, &graph));
-    CU_ASSERT_PTR_NOT_NULL(graph);
-    if (graph != NULL)
-        OK(cuGraphDestroy(graph));
-    devmem_free(&b.memory);
-    pair_end();
+    pair_for_both(differ);
 }
 
 /* All collectives in one call, on memory with room for both ranks' parts. */
@@ -426,7 +351,7 @@ static void joined(pair_bucket_t *b) {
 }
 
 static void collectives_in_one_call(void) {
-    for_both(joined);
+    pair_for_both(joined);
 }
 
 /* More different calls than buckets are kept for: with enough credits all of these may be under way. */
@@ -472,7 +397,7 @@ static void apart(pair_bucket_t *b) {
 }
 
 static void input_and_result_apart(void) {
-    for_both(apart);
+    pair_for_both(apart);
 }
 
 /* The group's status, once it has failed: soon. */
@@ -576,7 +501,7 @@ static void two_threads(pair_bucket_t *b) {
 }
 
 static void a_second_thread_waits(void) {
-    for_both(two_threads);
+    pair_for_both(two_threads);
 }
 
 int main(int argc, char **argv) {
@@ -594,8 +519,6 @@ int main(int argc, char **argv) {
         {"an event holds nobody up", an_event_holds_nobody_up},
         {"a failed operation is over when its stream has passed",
          a_failed_operation_is_over_when_its_stream_has_passed},
-        {"a capture is refused and stays valid", a_capture_is_refused_and_stays_valid},
-        {"a capture survives all other calls", a_capture_survives_all_other_calls},
         {"collectives in one call", collectives_in_one_call},
         {"more collectives than are kept", more_collectives_than_are_kept},
         {"input and result apart", input_and_result_apart},

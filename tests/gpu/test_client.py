@@ -57,23 +57,29 @@ with checks("memory of every kind", 2 * LIMIT_S):
 with checks("streams in every order", 2 * LIMIT_S):
     run("streams")
 
+with checks("streams under capture", 2 * LIMIT_S):
+    run("capture")
+
 with checks("all that can be is read and written by the daemon", 4 * LIMIT_S):
     run("memory", "--device.stream_bytes=0")
     run("streams", "--device.stream_bytes=0")
+    run("capture", "--device.stream_bytes=0")
 
 with checks("all is copied by streams", 4 * LIMIT_S):
     run("memory", "--device.stream_bytes=1G")
     run("streams", "--device.stream_bytes=1G", "--group.credits=1024")
+    run("capture", "--device.stream_bytes=1G")
 
 with checks("one queue of the device for all streams", 2 * LIMIT_S):
     run("streams", CUDA_DEVICE_MAX_CONNECTIONS="1")
+    run("capture", CUDA_DEVICE_MAX_CONNECTIONS="1")
 
 with checks("both ranks on one device", 4 * LIMIT_S):
     run("memory 0 0")
     run("streams 0 0")
 
 with checks("a daemon that cannot open device memory", 4 * LIMIT_S):
-    for name in ("memory", "streams"):
+    for name in ("memory", "streams", "capture"):
         run(name, daemon_env={"GRADWIRE_PLUGIN_DIR": FOLDER}, GW_TEST_IMPORT="0")
 
 with checks("a process without the plugin", 2 * LIMIT_S):

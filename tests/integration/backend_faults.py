@@ -141,6 +141,9 @@ def failing_backward():
         Fails.happens = fail
     try:
         step(model, optimizer, 1)
+        if DEVICE != "cpu":
+            torch.cuda.synchronize()  # as in killed_rank
+        gradwire.backend.check()
         return "no exception came"
     except ValueError as error:
         if RANK != 1:
