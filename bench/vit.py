@@ -67,6 +67,8 @@ def arguments():
     option("--p2p", type=parse_list({"on": "on", "off": "off"}.__getitem__, "on, off or both"), default="off,on",
            help="whether NCCL may copy from GPU to GPU (default: off,on)")
     option("--ranks", type=int, help="on one node (default: one a GPU, 2 without)")
+    option("--few", action="store_true", help="leave out PowerSGD and what is not between the ranks of a plain DDP: "
+           "world size 1, static graphs, gradients apart from buckets, guards")
     option("--rounds", type=int, default=3, help="(default: 3)")
     option("--seconds", type=float, default=1.0, help="of steps that count, in a turn (default: 1)")
     option("--limit", type=int, default=300, metavar="SECONDS", help="the run ends after that (default: 300)")
@@ -97,16 +99,17 @@ class Scene:
         self.caps = options.node_buckets if nodes > 1 else options.buckets
         self.warm = WARM_NODES if nodes > 1 else WARM
         self.accumulates = options.accumulate > 1
-        self.ways = self.node_ways() if nodes > 1 else self.host_ways()
+        self.ways = self.node_ways() if nodes > 1 else self.host_ways(options)
 
-    def host_ways(self):
+    def host_ways(self, options):
         first = self.caps[0]
         ways = [Way("plain"), Way("ddp", first, alone=True), Way("gradwire", first, "none", alone=True)]
         for cap in self.caps:
             ways += [Way("noop", cap), Way("gradwire", cap, "none"), Way("gradwire", cap, "none", rounded=True)]
             ways += [Way(kind, cap) for kind in vit_report.OWN]
-        return ways + [Way("gradwire", first, "none", guarded=True), Way("gradwire", first, "none", static=True),
-                       Way("ddp", first, static=True), Way("ddp", first, views=False)]
+        ways += [Way("gradwire", first, "none", guarded=True), Way("gradwire", first, "none", static=True),
+                 Way("ddp", first, static=True), Way("ddp", first, views=False)]
+        return [way for way in ways if way.is_plain_ddp()] if options.few else ways
 
     def node_ways(self):
         ways = []

@@ -28,6 +28,10 @@ class Way:
         """Ways of a family differ by the bucket size only."""
         return self.title(), self.codec
 
+    def is_plain_ddp(self):
+        """Several ranks, and DDP as most use it."""
+        return self.kind not in ("plain", "powersgd") and self.views and not (self.static or self.alone or self.guarded)
+
     def exchanges(self):
         """Whether gradients become the same on all ranks."""
         return self.kind not in ("plain", "noop") and not self.alone

@@ -220,7 +220,7 @@ class _World:
 
 def _bench(world, monkey=None):
     options = SimpleNamespace(device="cpu", gpus=0, ranks=2, model="tiny", buckets=[25], node_buckets=[25],
-                              accumulate=1, limit=60, rounds=1, seconds=0.01, batch=8, autocast=False)
+                              accumulate=1, limit=60, rounds=1, few=False, seconds=0.01, batch=8, autocast=False)
     bench = vit.Bench(options)
     bench.scene, bench.world, bench.folder = vit.Scene("host", options), world, tempfile.mkdtemp(prefix="gw-test-")
     bench.start_world = monkey or bench.start_world
@@ -233,6 +233,13 @@ def _checked(**gradients):
         bench.check()
     os.rmdir(bench.folder)
     return bench.result.checks["host"]
+
+
+def few_ways_are_those_between_the_ranks_of_a_plain_ddp():
+    options = _bench(_World()).options
+    options.few = True
+    equal([way.title() for way in vit.Scene("host", options).ways],
+          ["DDP, no-op hook", "gradwire", "gradwire, bf16", "DDP", "DDP, fp16 hook", "DDP, bf16 hook"], "the ways")
 
 
 def gradients_that_differ_are_counted():
