@@ -236,6 +236,16 @@ static gw_status_t enqueue_wait(gw_bucket_t *bucket, uint64_t sequence, gw_queue
     return status;
 }
 
+/* Then its result is there, whatever has become of the group since: no rank is told anything else of it. */
+static bool has_ended_well(gw_group_t *group, const gw_record_t *record) {
+    if (record->bucket == NULL)
+        return record->status == GW_OK;
+    if (!gw_group_has_ended(group, record->sequence))
+        return false;
+    gw_slot_t *slot = gw_slots_at(group->slots, record->sequence, group->credits);
+    return atomic_load_explicit(&slot->status, memory_order_relaxed) == (uint32_t)GW_OK;
+}
+
 /* Has the stream wait, and then record the event, if there is one. */
 static gw_status_t enqueue_all(gw_group_t *group, gw_record_t *record, gw_queue_t queue, gw_event_t *event) {
     const gw_device_streams_t *streams = gw_device_streams();
@@ -243,7 +253,7 @@ static gw_status_t enqueue_all(gw_group_t *group, gw_record_t *record, gw_queue_
     gw_entered_t entered;
     words_t words;
 
-    if (atomic_load(&group->gone)) /* see watchdog.c */
+    if (atomic_load(&group->gone) && !has_ended_well(group, record)) /* see watchdog.c */
         return gw_group_status(group);
     gw_status_t status = streams->enter(record->device, &entered, WORDS(words));
     if (status != GW_OK)
@@ -287,20 +297,26 @@ static gw_status_t check_and_await(gw_group_t *group, gw_record_t *record, gw_qu
 }
 
 /* `event` NULL: on the stream. */
-static gw_status_t wait_for(gw_group_t *group, gw_op_t op, gw_queue_t queue, gw_event_t *event) {
+static gw_status_t wait_for_record(gw_group_t *group, gw_record_t *record, gw_queue_t queue, gw_event_t *event) {
     gw_status_t status = gw_group_status(group);
-    if (status != GW_OK)
+    if (status != GW_OK && !has_ended_well(group, record))
         return status;
+    if (record->place == GW_PLACE_HOST)
+        return gw_fail_advised(GW_ERR_UNSUPPORTED,
+                               "operation %llu is on host memory, which no stream waits for; use gw_wait",
+                               (unsigned long long)record->sequence);
+    if (record->place != GW_PLACE_DEVICE)
+        return GW_OK;
+    return event != NULL ? record_event(group, record, event) : check_and_await(group, record, queue);
+}
+
+static gw_status_t wait_for(gw_group_t *group, gw_op_t op, gw_queue_t queue, gw_event_t *event) {
     pthread_mutex_lock(&group->lock);
     gw_record_t *record = gw_group_record(group, op);
-    if (op == 0 || record->sequence != op)
+    bool is_known = op != 0 && record->sequence == op;
+    gw_status_t status = is_known ? wait_for_record(group, record, queue, event) : gw_group_status(group);
+    if (!is_known && status == GW_OK)
         status = gw_group_fail_unknown(group, op);
-    else if (record->place == GW_PLACE_HOST)
-        status = gw_fail_advised(GW_ERR_UNSUPPORTED,
-                                 "operation %llu is on host memory, which no stream waits for; use gw_wait",
-                                 (unsigned long long)op);
-    else if (record->place == GW_PLACE_DEVICE)
-        status = event != NULL ? record_event(group, record, event) : check_and_await(group, record, queue);
     pthread_mutex_unlock(&group->lock);
     return status;
 }

@@ -17,6 +17,7 @@ OPS = {"sum": 1, "avg": 2, "min": 3, "max": 4, "prod": 5}
 CODECS = {None: 0, "none": 1, "fp16": 2, "bf16": 3, "fp8": 4, "int8": 5, "int4": 6}  # None: the group's
 ROUNDINGS = {None: 0, "nearest": 1, "stochastic": 2}
 SLICE_S = 0.2  # a wait returns to Python so often, which looks for Ctrl-C then
+NEVER = 1 << 64  # above the number of every operation
 BUCKETS_MAX = 256  # that a group keeps; the least recently used goes first
 
 
@@ -143,6 +144,7 @@ class Group:
         context.groups.add(self)
         self._lock = threading.Lock()
         self._buckets: OrderedDict[tuple, _Bucket] = OrderedDict()
+        self._last_op = 0  # that this rank has submitted
         self._lent: set[Buffer] = set()  # memory of operations that nobody has waited for yet
 
     # ---- life ----------------------------------------------------------------------------------------
@@ -164,10 +166,20 @@ class Group:
         return Group(self.context, handle, lib.gw_group_rank(handle), lib.gw_group_size(handle))
 
     def check(self) -> None:
-        """Raises unless every operation so far can be trusted: call it before an optimiser step."""
+        """Raises unless every operation so far can be trusted, and the next can follow."""
+        self._check(lambda report: False)
+
+    def check_submitted(self) -> None:
+        """Raises unless all that this rank has submitted has ended well: call it before an optimiser step, after
+        synchronising with streams. That the group has failed after that is no matter yet: the ranks on one host all do
+        the same so, and none has taken a step that the others have not."""
+        self._check(lambda report: report.failed_ops == 0 and self._last_op <= report.last_completed)
+
+    def _check(self, is_good: Callable[[Any], bool]) -> None:
+        """is_good: whether what a report says of a failed group does."""
         report = _library.Report()
         code = _library.library().gw_group_check(self.handle, ctypes.byref(report))
-        if code != _library.OK:
+        if code != _library.OK and not is_good(report):
             raise errors.of(code, _library.library().gw_status_name(code).decode(),
                             report.message.decode(errors="replace") or "operations of this group have failed")
 
@@ -263,8 +275,14 @@ class Group:
         for key, bucket in users:
             self._drop(key, bucket)
 
+    def expect(self) -> None:
+        """An operation is about to be submitted. If that comes to nothing, something is missing."""
+        self._last_op = NEVER
+
     def submit(self, bucket: int, stream: int | None = None) -> int:
-        return _library.out("gw_submit", bucket, stream)
+        self.expect()
+        self._last_op = _library.out("gw_submit", bucket, stream)
+        return self._last_op
 
     # ---- collectives ---------------------------------------------------------------------------------
 
@@ -323,6 +341,7 @@ class Group:
 
     def _run(self, arrays: tuple, collective: int, send: _arrays.Span | None, recv: _arrays.Span | None, count: int,
              in_place: int, async_op: bool, stream: int | None, **options: Any) -> Work | None:
+        self.expect()
         spans = [span for span in (send, recv) if span]
         if len({(span.type, str(span.device)) for span in spans}) > 1:
             raise ValueError("input and output differ in type or device")
@@ -375,6 +394,7 @@ class Group:
 
     def barrier(self, *, async_op: bool = False) -> Work | None:
         """Returns when all ranks have called it."""
+        self.expect()
         work = Work(self, self.submit(self.bucket(BARRIER, 1, 0, 0, 0)), lambda: None, None)
         if async_op:
             return work

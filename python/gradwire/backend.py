@@ -199,7 +199,7 @@ class ProcessGroup(dist.ProcessGroup):
     def check_all(self) -> None:
         """The same once streams have come to what was submitted: waits for that, not for operations on the host's memory."""
         self.synchronize()
-        self.check()
+        self.group.check_submitted()
 
     def synchronize(self) -> None:
         """Waits for all operations of GPUs; a failure of the group ends that."""

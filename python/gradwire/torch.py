@@ -103,6 +103,7 @@ class Hook:
             future = torch.futures.Future()
             future.set_result(flat)
             return future
+        self.group.expect()
         if bucket.index() == 0:
             self.group.check()  # a step that has failed is not followed by another
         return self._on_device(bucket, flat) if flat.is_cuda else self._on_host(bucket, flat)
@@ -115,7 +116,7 @@ class Hook:
         """The same for all steps that have begun: waits for what streams exchange, not for what else they do."""
         for stream in self._streams.values():
             stream.synchronize()
-        self.check()
+        self.group.check_submitted()
 
     def guard(self, optimizer: torch.optim.Optimizer) -> None:
         """Makes every step of the optimizer call `check_all` first: what is not there yet could still fail.

@@ -461,6 +461,31 @@ static void a_group_is_aborted_while_streams_wait(void) {
 }
 
 /* One thread submits, and another waits for the same operations. */
+/* The result of what has ended well can be had when the group has failed, by streams that did not wait before. */
+static void ended_before(pair_bucket_t *b) {
+    gw_report_t report = {.status = GW_OK};
+    gw_op_t again;
+
+    pair_fill(b, 70, stream);
+    gw_op_t op = pair_submit(b, stream);
+    while (report.last_completed < op && report.status == GW_OK)
+        (void)gw_group_check(group, &report);
+    pair_meet();
+    if (rank == 1)
+        GOOD(gw_group_abort(group, "enough"));
+    while (gw_group_check(group, &report) == GW_OK)
+        ;
+    CU_ASSERT_EQUAL(report.last_completed, op);
+    GOOD(gw_stream_wait(group, op, other));
+    CU_ASSERT_EQUAL(pair_wrong(b, 141, other), 0);
+    CU_ASSERT_EQUAL(gw_submit(b->bucket, stream, &again), GW_ERR_ABORTED);
+    CU_ASSERT_EQUAL(gw_stream_wait(group, op + 1, other), GW_ERR_ABORTED);
+}
+
+static void what_ended_before_a_failure_can_be_had(void) {
+    for_both_groups(ended_before);
+}
+
 typedef struct watcher {
     _Atomic uint64_t op;
     _Atomic bool over;
@@ -524,6 +549,7 @@ int main(int argc, char **argv) {
         {"input and result apart", input_and_result_apart},
         {"a group is freed while streams wait", a_group_is_freed_while_streams_wait},
         {"a group is aborted while streams wait", a_group_is_aborted_while_streams_wait},
+        {"what ended before a failure can be had", what_ended_before_a_failure_can_be_had},
         {"a second thread waits", a_second_thread_waits},
         CU_TEST_INFO_NULL,
     };

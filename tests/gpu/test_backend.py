@@ -52,6 +52,10 @@ def who_is_left_goes_on_without_the_killed_rank():
     _survivors_are_well(3, "killed_rank")
 
 
+def who_is_left_agrees_on_the_last_step():
+    _survivors_are_well(3, "death_after_backward")
+
+
 def without_the_hook_a_killed_rank_is_heard_of_too():
     _survivors_are_well(2, "killed_rank")
 

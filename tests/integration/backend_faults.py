@@ -44,11 +44,23 @@ class Fragile(Perceptron):
         return self.last(torch.relu(self.second(Fails.apply(torch.relu(self.first(x))))))
 
 
-def step(model, optimizer, number):
+def backward(model, optimizer, number):
     optimizer.zero_grad()
     x, y = batch(number)
     nn.functional.cross_entropy(model(x), y).backward()
+
+
+def step(model, optimizer, number):
+    backward(model, optimizer, number)
     optimizer.step()
+
+
+def until(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("it did not come true within 10 s")
+        time.sleep(0.01)
 
 
 def _path(name):
@@ -110,6 +122,54 @@ def killed_rank():
     if any(not torch.equal(a, b) for a, b in zip(good[0].values(), model.module.state_dict().values())):
         return "the parameters have changed"
     return goes_on(good, optimizer) if SIZE > 2 else "same"
+
+
+def death_after_backward():
+    """The last rank ends when all have done a backward, and have not taken the step yet. All others take it, also who has
+    heard of that by then; none takes the next."""
+    model, optimizer = fragile()
+    gradwire.torch.register(model).guard(optimizer)
+    gradwire.backend.guard(optimizer)
+    step(model, optimizer, 0)
+    backward(model, optimizer, 1)
+    if DEVICE != "cpu":
+        torch.cuda.synchronize()
+    mark(f"backward.{RANK}")
+    if RANK == SIZE - 1:
+        for rank in range(SIZE):
+            until(lambda name=f"backward.{rank}": os.path.exists(_path(name)))
+        die()
+    if RANK > 0:
+        until(has_failed)
+    optimizer.step()
+    parameters = [p.detach().clone() for p in model.parameters()]
+    until(has_failed)
+    try:
+        step(model, optimizer, 2)
+        return "no error came"
+    except RuntimeError as error:
+        if "GW_ERR_RANK_DIED" not in str(error):
+            return str(error)
+    try:
+        optimizer.step()
+        return "a step was taken"
+    except gradwire.GroupError:
+        pass
+    if differing(parameters, [p.detach() for p in model.parameters()]):
+        return "the parameters have changed"
+    anew("gloo", SIZE - 1)
+    mine = torch.cat([p.flatten() for p in parameters]).cpu()
+    every = [torch.empty_like(mine) for _ in range(SIZE - 1)]
+    dist.all_gather(every, mine)
+    return "same" if all(torch.equal(other, mine) for other in every) else "some have taken a step that others have not"
+
+
+def has_failed():
+    try:
+        gradwire.backend.check()
+        return False
+    except gradwire.GroupError:
+        return True
 
 
 def goes_on(good, refused):
