@@ -212,7 +212,7 @@ def mlp_target(result):
     label = "processor, 4 ranks, the demo's network: times as fast as DDP over Gloo"
     if (options.model, options.device, options.ranks) != ("mlp", "cpu", 4):
         return Target(label, None, ">=", 2.0, "it takes --device cpu --model mlp --ranks 4")
-    ours, theirs = result.best("host", "gradwire"), result.best("host", "ddp")
+    ours, theirs = result.best("host", "gradwire", rounded=False), result.best("host", "ddp")
     return Target(label, ratio(theirs, ours), ">=", 2.0, shortly(ours, theirs))
 
 

@@ -221,7 +221,7 @@ typedef struct gw_report {
  * written in every case. Blocking: never. No system call but one poll.
  * A group may fail when all operations of a step have ended well on all ranks, and some have taken the step. So where
  * those who are left are to go on together, they take it if its last operation's number is at most last_completed, and
- * failed_ops is what it was. On one host all decide alike by that. */
+ * failed_ops is what it was. On one host all decide alike by that, unless the daemon itself was killed. */
 GW_API gw_status_t gw_group_check(gw_group_t *group, gw_report_t *report_out);
 
 /* Fails the group on every rank with GW_ERR_ABORTED and `reason` (may be NULL). Waiting calls of all
@@ -411,14 +411,15 @@ GW_API gw_status_t gw_stream_wait(gw_group_t *group, gw_op_t op, gw_queue_t queu
 /* Records `event` (cudaEvent_t or CUevent of the bucket's device): it is complete when the operation's result is there.
  * For whoever waits by events of his own. The library waits on a stream of its own for each device, and another for
  * priorities above 0: an event on one of them is not complete before those recorded earlier. Blocking, errors: as
- * gw_stream_wait. */
+ * gw_stream_wait; GW_ERR_NOT_FOUND also when `credits` later operations have been submitted. */
 GW_API gw_status_t gw_event_record(gw_group_t *group, gw_op_t op, void *event);
 
 /* Waits until an operation has finished, for at most timeout_ns (GW_NO_TIMEOUT: for ever; it still ends
  * when a rank dies, the deadline passes or the daemon goes away). Waiting again for a finished operation
- * gives the same answer until `credits` later operations have been submitted. It looks for at most 50 us (as long
- * again where a device copies the result back), letting other threads run in between, and then sleeps.
- * Returns the operation's status, or GW_ERR_TIMEOUT. */
+ * gives the same answer. It looks for at most 50 us (as long again where a device copies the result back), letting other
+ * threads run in between, and then sleeps.
+ * Returns the operation's status, GW_ERR_TIMEOUT, or GW_ERR_NOT_FOUND: it was not submitted, or it is one of those up to
+ * the last that failed, and `credits` later ones have been submitted since, so that how it ended is forgotten. */
 GW_API gw_status_t gw_wait(gw_group_t *group, gw_op_t op, int64_t timeout_ns);
 
 /* The same without waiting: GW_IN_PROGRESS while it is not finished. */

@@ -65,6 +65,7 @@ struct gw_group {
     gw_pin_t *pins;
     bool notify;
     gw_record_t *ring; /* credits of them */
+    uint64_t last_bad; /* of the operations whose records serve others now: the last that did not end well */
     gw_bucket_t *buckets;
     gw_cached_t cache[GW_CACHE_SIZE];
     unsigned n_cached;
@@ -94,8 +95,9 @@ gw_status_t gw_group_await(gw_group_t *group, uint64_t sequence, int64_t deadlin
 /* Lets others run while a device copies a result that is ready: that takes microseconds, and wakes nobody. */
 void gw_group_nap(void);
 
-/* Fails with GW_ERR_NOT_FOUND: the group does not remember the operation. */
-gw_status_t gw_group_fail_unknown(const gw_group_t *group, gw_op_t op);
+/* What is known of an operation whose record is not its own: it has ended before another one took that. The lock is
+ * held. Errors: GW_ERR_NOT_FOUND (it was never submitted, or one that came later and is forgotten too ended badly). */
+gw_status_t gw_group_recall(const gw_group_t *group, gw_op_t op);
 
 static inline gw_record_t *gw_group_record(gw_group_t *group, uint64_t sequence) {
     return &group->ring[sequence & (group->credits - 1u)];

@@ -310,13 +310,19 @@ static gw_status_t wait_for_record(gw_group_t *group, gw_record_t *record, gw_qu
     return event != NULL ? record_event(group, record, event) : check_and_await(group, record, queue);
 }
 
+/* An event is to be recorded in any case, and which device it is of only the record knows. */
 static gw_status_t wait_for(gw_group_t *group, gw_op_t op, gw_queue_t queue, gw_event_t *event) {
+    gw_status_t status;
+
     pthread_mutex_lock(&group->lock);
     gw_record_t *record = gw_group_record(group, op);
-    bool is_known = op != 0 && record->sequence == op;
-    gw_status_t status = is_known ? wait_for_record(group, record, queue, event) : gw_group_status(group);
-    if (!is_known && status == GW_OK)
-        status = gw_group_fail_unknown(group, op);
+    if (op != 0 && record->sequence == op)
+        status = wait_for_record(group, record, queue, event);
+    else
+        status = gw_group_recall(group, op);
+    if (status == GW_OK && event != NULL && record->sequence != op)
+        status = gw_fail(GW_ERR_NOT_FOUND, "operation %llu has ended long ago: the last %u can be waited for by events",
+                         (unsigned long long)op, group->credits);
     pthread_mutex_unlock(&group->lock);
     return status;
 }

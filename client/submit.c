@@ -140,6 +140,8 @@ static gw_status_t submit_locked(gw_bucket_t *bucket, gw_queue_t queue, uint64_t
     /* The watchdog's order is needed where a stream may wait. */
     atomic_store_explicit(&group->last_sequence, sequence,
                           bucket->place == GW_PLACE_DEVICE ? memory_order_seq_cst : memory_order_relaxed);
+    if (record->status != GW_OK)
+        group->last_bad = record->sequence;
     record->sequence = sequence;
     record->bucket = bucket;
     record->place = bucket->place;

@@ -194,13 +194,18 @@ static void drain(gw_group_t *group) {
     }
 }
 
-gw_status_t gw_group_fail_unknown(const gw_group_t *group, gw_op_t op) {
+gw_status_t gw_group_recall(const gw_group_t *group, gw_op_t op) {
+    uint64_t last = atomic_load_explicit(&group->last_sequence, memory_order_relaxed);
+
+    if (op > group->last_bad && op <= last)
+        return GW_OK;
+    if (op < 1 || op > last)
+        return gw_fail_advised(GW_ERR_NOT_FOUND, "operation %llu: the last one submitted is %llu",
+                               (unsigned long long)op, (unsigned long long)last);
     return gw_fail_advised(GW_ERR_NOT_FOUND,
-                           "operation %llu: the last one submitted is %llu, and the last %u are remembered; wait "
-                           "for each of them before so many later ones are submitted",
-                           (unsigned long long)op,
-                           (unsigned long long)atomic_load_explicit(&group->last_sequence, memory_order_relaxed),
-                           group->credits);
+                           "operation %llu: one from there to %llu has failed, and of those that have not ended well "
+                           "the last %u are remembered; wait for each before so many later ones are submitted",
+                           (unsigned long long)op, (unsigned long long)group->last_bad, group->credits);
 }
 
 /* Looks once, and if the operation goes on and `waiter` is not NULL, has it told of the end. */
@@ -210,6 +215,8 @@ static gw_status_t look(gw_group_t *group, gw_op_t op, gw_waiter_t *waiter) {
     bool known = op >= 1 && record->sequence == op;
     bool ended = known && gw_record_settle(group, record);
     gw_status_t status = ended ? record->status : GW_IN_PROGRESS;
+    if (!known)
+        status = gw_group_recall(group, op);
     if (known && !ended && waiter != NULL) {
         waiter->next = record->waiters;
         record->waiters = waiter;
@@ -219,7 +226,7 @@ static gw_status_t look(gw_group_t *group, gw_op_t op, gw_waiter_t *waiter) {
     pthread_mutex_unlock(&group->lock);
 
     if (!known)
-        return gw_group_fail_unknown(group, op);
+        return status;
     return ended ? tell(group, status) : GW_IN_PROGRESS;
 }
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
 import weakref
 from collections import OrderedDict
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from . import _arrays, _library, errors
 from ._memory import Buffer, Pool
@@ -17,8 +18,8 @@ OPS = {"sum": 1, "avg": 2, "min": 3, "max": 4, "prod": 5}
 CODECS = {None: 0, "none": 1, "fp16": 2, "bf16": 3, "fp8": 4, "int8": 5, "int4": 6}  # None: the group's
 ROUNDINGS = {None: 0, "nearest": 1, "stochastic": 2}
 SLICE_S = 0.2  # a wait returns to Python so often, which looks for Ctrl-C then
-NEVER = 1 << 64  # above the number of every operation
-BUCKETS_MAX = 256  # that a group keeps; the least recently used goes first
+ALONE = ("GW_ERR_MISMATCH", "GW_ERR_FORKED", "GW_ERR_INVALID_ARGUMENT")  # that are not the failure of a group
+BUCKETS_MAX = 256  # that a group keeps beside those that are held; the least recently used goes first
 
 
 def _choose(table: dict, key: Any, what: str) -> int:
@@ -87,7 +88,7 @@ class Work:
     """An operation that was submitted. Its arrays must be left alone until it has been waited for."""
 
     def __init__(self, group: Group, op: int, finish: Callable[[], None] | None, stream: int | None):
-        self._group, self._op, self._finish, self._stream = group, op, finish, stream
+        self._group, self.op, self._finish, self._stream = group, op, finish, stream
         self._lock = threading.Lock()
         self.arrays: tuple = ()  # kept alive until it is gone
 
@@ -95,7 +96,7 @@ class Work:
         """Whether it has ended, well or not; raises if not well. Of device memory: on the daemon's side."""
         if self._finish is None and self._stream is None:
             return True
-        code = _library.library().gw_test(self._group.handle, self._op)
+        code = _library.library().gw_test(self._group.handle, self.op)
         if code not in (_library.OK, _library.IN_PROGRESS):
             self._abandon()
             raise _library.error(code)
@@ -105,13 +106,13 @@ class Work:
         """Host memory: waits until the result is there. Device memory: makes the stream (the current one of torch, or
         the one it was submitted on) wait for it, and returns."""
         if self._stream is not None:
-            _library.call("gw_stream_wait", self._group.handle, self._op, stream if stream is not None else self._stream)
+            _library.call("gw_stream_wait", self._group.handle, self.op, stream if stream is not None else self._stream)
             return
         end = None if timeout is None else time.monotonic() + timeout
         code = errors.TIMEOUT
         while code == errors.TIMEOUT:
             left = SLICE_S if end is None else max(0.0, min(SLICE_S, end - time.monotonic()))
-            code = _library.library().gw_wait(self._group.handle, self._op, int(left * 1e9))
+            code = _library.library().gw_wait(self._group.handle, self.op, int(left * 1e9))
             if code == errors.TIMEOUT and left < SLICE_S:
                 raise _library.error(code)
         if code != _library.OK:
@@ -130,10 +131,10 @@ class Work:
 
 
 class _Bucket:
-    """A gw_bucket_t and what keeps its memory."""
+    """A gw_bucket_t and what keeps its memory. is_held: somebody has its handle."""
 
-    def __init__(self, handle: int, send: Any, recv: Any):
-        self.handle, self.send, self.recv = handle, send, recv
+    def __init__(self, handle: int, send: Any, recv: Any, is_held: bool):
+        self.handle, self.send, self.recv, self.is_held = handle, send, recv, is_held
 
 
 class Group:
@@ -145,6 +146,9 @@ class Group:
         self._lock = threading.Lock()
         self._buckets: OrderedDict[tuple, _Bucket] = OrderedDict()
         self._last_op = 0  # that this rank has submitted
+        self._was_refused = False  # an operation, by the failed group
+        self._n_told = 0  # operations that have failed alone, which has been told
+        self._untold: errors.Error | None = None  # that some have, which is to be told
         self._lent: set[Buffer] = set()  # memory of operations that nobody has waited for yet
 
     # ---- life ----------------------------------------------------------------------------------------
@@ -167,21 +171,54 @@ class Group:
 
     def check(self) -> None:
         """Raises unless every operation so far can be trusted, and the next can follow."""
-        self._check(lambda report: False)
+        self._check(None)
 
     def check_submitted(self) -> None:
-        """Raises unless all that this rank has submitted has ended well: call it before an optimiser step, after
-        synchronising with streams. That the group has failed after that is no matter yet: the ranks on one host all do
-        the same so, and none has taken a step that the others have not."""
-        self._check(lambda report: report.failed_ops == 0 and self._last_op <= report.last_completed)
+        """Raises unless all that this rank has submitted has ended well, also if the group has failed after that: call it
+        before an optimiser step, when operations have been waited for and streams synchronised with. The ranks of a host
+        are all told the same so, and none has taken a step that the others have not; only the end of the daemon itself
+        may come between two ranks."""
+        self.check_up_to(self._last_op)
 
-    def _check(self, is_good: Callable[[Any], bool]) -> None:
-        """is_good: whether what a report says of a failed group does."""
+    def check_up_to(self, op: int) -> None:
+        """The same of operations up to a number."""
+        self._check(None if self._was_refused else op)
+
+    def _check(self, last: int | None) -> None:
+        """last: that this operation and all before it have ended well is enough of a group that has failed."""
+        error, report = self._ask()
+        untold, self._untold = self._untold, None
+        error = error or untold
+        if error is None:
+            return
+        if last is None or error.status in ALONE or report.failed_ops != self._n_told or last > report.last_completed:
+            raise error
+
+    def _ask(self) -> tuple[errors.Error | None, Any]:
+        """What gw_group_check says; it tells of operations that have failed alone once."""
         report = _library.Report()
         code = _library.library().gw_group_check(self.handle, ctypes.byref(report))
-        if code != _library.OK and not is_good(report):
-            raise errors.of(code, _library.library().gw_status_name(code).decode(),
-                            report.message.decode(errors="replace") or "operations of this group have failed")
+        if report.status == _library.OK:
+            self._n_told = report.failed_ops
+        if code == _library.OK:
+            return None, report
+        return errors.of(code, _library.library().gw_status_name(code).decode(),
+                         report.message.decode(errors="replace") or "operations of this group have failed"), report
+
+    def _has_failed(self) -> bool:
+        error, report = self._ask()
+        if error and error.status == "GW_ERR_MISMATCH":
+            self._untold = error
+        return report.status != _library.OK
+
+    @contextlib.contextmanager
+    def submitting(self) -> Iterator[None]:
+        """Around all that an operation takes: one that was refused since the group has failed is missing from then on."""
+        try:
+            yield
+        except errors.Error:
+            self._was_refused = self._was_refused or self._has_failed()
+            raise
 
     def is_over(self) -> bool:
         """Whether it was closed or has failed. Raises if operations have failed alone, which is told once."""
@@ -197,8 +234,9 @@ class Group:
 
     def last_completed(self) -> int:
         """All operations up to this number have ended; all ranks of a failed group read the same."""
-        report = _library.Report()
-        _library.library().gw_group_check(self.handle, ctypes.byref(report))
+        error, report = self._ask()
+        if error and error.status == "GW_ERR_MISMATCH":
+            self._untold = error
         return report.last_completed
 
     def save_state(self) -> bytes:
@@ -239,14 +277,16 @@ class Group:
 
     def bucket(self, collective: int, type_: int, count: int, send: int, recv: int, *, op: str = "sum", root: int = 0,
                codec: str | None = None, name: str = "", priority: int = 0, error_feedback: bool = True,
-               matrices: list[tuple[int, int, int, int]] | None = None) -> int:
-        """A gw_bucket_t, the same one for the same arguments. Memory must lie in buffers."""
+               matrices: list[tuple[int, int, int, int]] | None = None, hold: bool = False) -> int:
+        """A gw_bucket_t, the same one for the same arguments. Memory must lie in buffers. It may end when others are
+        declared, unless it is held: then not before its memory."""
         shapes = tuple(matrices or ())
         key = (collective, type_, count, send, recv, op, root, codec, name, priority, error_feedback, shapes)
         with self._lock:
             known = self._buckets.get(key)
             if known:
                 self._buckets.move_to_end(key)
+                known.is_held = known.is_held or hold
                 return known.handle
         layout = (_library.Matrix * len(shapes))(*shapes)
         desc = _library.BucketDesc(ctypes.sizeof(_library.BucketDesc), name.encode(), collective, type_,
@@ -255,8 +295,8 @@ class Group:
                                    not error_feedback)
         handle = _library.out("gw_bucket_create", self.handle, ctypes.byref(desc))
         with self._lock:
-            self._buckets[key] = _Bucket(handle, send, recv)
-            old = list(self._buckets.items())[:-BUCKETS_MAX]
+            self._buckets[key] = _Bucket(handle, send, recv, hold)
+            old = [item for item in self._buckets.items() if not item[1].is_held][:-BUCKETS_MAX]
         for where, bucket in old:
             self._drop(where, bucket)
         return handle
@@ -275,14 +315,11 @@ class Group:
         for key, bucket in users:
             self._drop(key, bucket)
 
-    def expect(self) -> None:
-        """An operation is about to be submitted. If that comes to nothing, something is missing."""
-        self._last_op = NEVER
-
     def submit(self, bucket: int, stream: int | None = None) -> int:
-        self.expect()
-        self._last_op = _library.out("gw_submit", bucket, stream)
-        return self._last_op
+        op = _library.out("gw_submit", bucket, stream)
+        with self._lock:
+            self._last_op = max(self._last_op, op)
+        return op
 
     # ---- collectives ---------------------------------------------------------------------------------
 
@@ -341,14 +378,14 @@ class Group:
 
     def _run(self, arrays: tuple, collective: int, send: _arrays.Span | None, recv: _arrays.Span | None, count: int,
              in_place: int, async_op: bool, stream: int | None, **options: Any) -> Work | None:
-        self.expect()
         spans = [span for span in (send, recv) if span]
         if len({(span.type, str(span.device)) for span in spans}) > 1:
             raise ValueError("input and output differ in type or device")
-        if spans and spans[0].device is not None and count:
-            work = self._on_device(collective, send, recv, count, stream, **options)
-        else:
-            work = self._on_host(collective, send, recv, count, in_place, **options)
+        with self.submitting():
+            if spans and spans[0].device is not None and count:
+                work = self._on_device(collective, send, recv, count, stream, **options)
+            else:
+                work = self._on_host(collective, send, recv, count, in_place, **options)
         if not async_op:
             work.wait()
             return None
@@ -394,8 +431,8 @@ class Group:
 
     def barrier(self, *, async_op: bool = False) -> Work | None:
         """Returns when all ranks have called it."""
-        self.expect()
-        work = Work(self, self.submit(self.bucket(BARRIER, 1, 0, 0, 0)), lambda: None, None)
+        with self.submitting():
+            work = Work(self, self.submit(self.bucket(BARRIER, 1, 0, 0, 0)), lambda: None, None)
         if async_op:
             return work
         work.wait()

@@ -148,7 +148,7 @@ class _DeviceWork(Work):
             tensor.record_stream(self._stream)
 
     def _end(self, timeout: timedelta | None) -> list:
-        self._pg.check()
+        self._pg.group.check_up_to(max((operation.op for operation in self._operations), default=0))
         torch.cuda.current_stream(self._device).wait_event(self._event)
         self._pg.let_go(self)
         return self._result

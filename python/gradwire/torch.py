@@ -103,10 +103,10 @@ class Hook:
             future = torch.futures.Future()
             future.set_result(flat)
             return future
-        self.group.expect()
-        if bucket.index() == 0:
-            self.group.check()  # a step that has failed is not followed by another
-        return self._on_device(bucket, flat) if flat.is_cuda else self._on_host(bucket, flat)
+        with self.group.submitting():
+            if bucket.index() == 0:
+                self.group.check()  # a step that has failed is not followed by another
+            return self._on_device(bucket, flat) if flat.is_cuda else self._on_host(bucket, flat)
 
     def check(self) -> None:
         """Raises unless all gradients so far can be trusted. For steps on a GPU: those that have ended."""
@@ -158,13 +158,15 @@ class Hook:
 
     def _declare(self, bucket: Any, flat: torch.Tensor, address: int, result: torch.Tensor) -> _Bucket:
         handle = self.group.bucket(ALL_REDUCE, span(result).type, result.numel(), address, address, op="avg",
-                                   name=f"ddp.{bucket.index()}", matrices=_layout(bucket, flat))
+                                   name=f"ddp.{bucket.index()}", matrices=_layout(bucket, flat), hold=True)
         known = self._buckets[bucket.index()] = _Bucket(flat, handle, result)
         return known
 
     def _forget(self, index: int, result: torch.Tensor) -> None:
         """Releases the bucket that was known, and what the daemon knows of its memory."""
         self._buckets.pop(index, None)
+        if result.is_cuda:  # its memory may be another's when all streams have come past it
+            result.record_stream(torch.cuda.current_stream(result.device))
         nbytes = result.numel() * result.element_size()
         self.group.drop_buckets(result.data_ptr(), nbytes)
         if result.is_cuda:
@@ -237,6 +239,8 @@ class Hook:
     def _register(self, bucket: Any, flat: torch.Tensor) -> _Bucket:
         dtype = self._dtype(flat)
         result = flat if dtype is flat.dtype else torch.empty_like(flat, dtype=dtype)
+        if result is not flat:
+            result.record_stream(self._streams[flat.device])  # which copies it back
         what = span(result)
         self.group.context.pool.register(what.address, what.bytes)
         return self._declare(bucket, flat, what.address, result)

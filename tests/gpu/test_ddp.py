@@ -20,7 +20,7 @@ def _all_same(*scenarios, **variables):
 def kinds_of_ddp():
     _all_same("plain", "bucket_views", "static_graph", "small_buckets", "unused_parameters", "accumulation",
               "checkpointing", "several_models", "guarded", "double", "bfloat16", "channels_last", "mixed_precision", "reduce_dtypes",
-              "emptied_caches")
+              "many_buckets", "emptied_caches")
 
 
 def expandable_segments():

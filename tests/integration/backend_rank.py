@@ -141,8 +141,8 @@ def copies():
 
 
 def asynchronous():
-    """Many at once, waited for in another order; futures and what follows from them."""
-    made = [torch.full((1000 + i,), float(RANK + i), device=DEVICE) for i in range(20)]
+    """More at once than may be in flight, waited for in another order; futures and what follows from them."""
+    made = [torch.full((1000 + i,), float(RANK + i), device=DEVICE) for i in range(100)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in made]
     chained = works[3].get_future().then(lambda future: future.value()[0] * 2).wait()
     for work in reversed(works):
@@ -151,7 +151,7 @@ def asynchronous():
             torch.cuda.synchronize()  # only the stream has waited
         if not work.is_success():
             return "a work that was waited for has not ended"
-    wanted = [float(sum(r + i for r in range(SIZE))) for i in range(20)]
+    wanted = [float(sum(r + i for r in range(SIZE))) for i in range(100)]
     if [tensor.unique().tolist() for tensor in made] != [[w] for w in wanted]:
         return "sums are wrong"
     for _ in range(gradwire.backend.KEPT_MAX + 10):  # nobody waits for these

@@ -165,6 +165,21 @@ def small_buckets():
     return compare(Perceptron, bucket_cap_mb=0.02)
 
 
+def many_buckets():
+    """More than a group keeps for others."""
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(40, 40) for _ in range(225))
+            self.last = nn.Linear(40, 10)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = x + 0.01 * layer(x)
+            return self.last(x)
+    return compare(Deep, bucket_cap_mb=1e-5, more={"steps": 3})
+
+
 def unused_parameters():
     return compare(Branches, find_unused_parameters=True)
 

@@ -28,6 +28,33 @@ def _both_hear(first, second, *parts):
         equal(daemon.stat("ops_mismatched"), 1, "mismatches counted")
 
 
+def how_an_operation_failed_is_known_for_a_while():
+    """Until so many later ones have been submitted as may be in flight. Of good ones it is never forgotten."""
+    with Daemon() as daemon:
+        ranks = daemon.ready(2)
+        exchange(ranks)
+        for r, rank in enumerate(ranks):
+            rank.ok("alloc c 4096")
+            rank.ok(f"bucket one g all_reduce f32 sum {10 + r} c:0 c:0")
+            rank.ok("submit one")
+        for rank in ranks:
+            rank.expect("GW_ERR_MISMATCH", "wait g 2 5000")
+        for _ in range(63):
+            exchange(ranks)
+        for rank in ranks:
+            rank.expect("GW_ERR_MISMATCH", "wait g 2 0")
+        exchange(ranks)
+        for rank in ranks:
+            rank.expect("GW_ERR_NOT_FOUND", "wait g 2 0", "operation 2", "has failed")
+            rank.expect("GW_ERR_NOT_FOUND", "test g 1", "operation 1")
+            rank.ok("wait g 3 0")
+        for _ in range(64):
+            exchange(ranks)
+        for rank in ranks:
+            rank.ok("wait g 3 0")
+            rank.expect("GW_ERR_NOT_FOUND", "wait g 200 0", "the last one submitted is 130")
+
+
 def different_counts():
     _both_hear("all_reduce f32 sum 100 c:0 c:0", "all_reduce f32 sum 101 c:0 c:0", "x100", "x101", "'one'")
 

@@ -26,7 +26,7 @@ def codecs_and_states_between_nodes():
 def kinds_of_ddp():
     _all_same("plain", "bucket_views", "static_graph", "small_buckets", "unused_parameters", "accumulation",
               "checkpointing", "uneven_inputs", "several_models",
-              "guarded")
+              "guarded", "many_buckets")
 
 
 def gradients_in_shared_memory():
