@@ -311,20 +311,24 @@ static gw_status_t wait_for_record(gw_group_t *group, gw_record_t *record, gw_qu
 }
 
 /* An event is to be recorded in any case, and which device it is of only the record knows. */
-static gw_status_t wait_for(gw_group_t *group, gw_op_t op, gw_queue_t queue, gw_event_t *event) {
-    gw_status_t status;
+static gw_status_t recall(const gw_group_t *group, gw_op_t op, const gw_event_t *event) {
+    gw_status_t status = gw_group_recall(group, op);
+    if (status != GW_OK || event == NULL)
+        return status;
+    return gw_fail(GW_ERR_NOT_FOUND, "operation %llu has ended long ago: events can wait for the last %u",
+                   (unsigned long long)op, group->credits);
+}
 
+static gw_status_t wait_for(gw_group_t *group, gw_op_t op, gw_queue_t queue, gw_event_t *event) {
     pthread_mutex_lock(&group->lock);
     gw_record_t *record = gw_group_record(group, op);
-    if (op != 0 && record->sequence == op)
-        status = wait_for_record(group, record, queue, event);
-    else
-        status = gw_group_recall(group, op);
-    if (status == GW_OK && event != NULL && record->sequence != op)
-        status = gw_fail(GW_ERR_NOT_FOUND, "operation %llu has ended long ago: the last %u can be waited for by events",
-                         (unsigned long long)op, group->credits);
+    bool is_known = op != 0 && record->sequence == op;
+    gw_status_t status = is_known ? wait_for_record(group, record, queue, event) : recall(group, op, event);
     pthread_mutex_unlock(&group->lock);
-    return status;
+    if (is_known || status == GW_OK)
+        return status;
+    gw_status_t failure = gw_group_status(group);
+    return failure == GW_OK ? status : failure; /* what is not known may have been refused */
 }
 
 gw_status_t gw_stream_wait(gw_group_t *group, gw_op_t op, gw_queue_t queue) {

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-enum { ROUNDS = 1000, BUCKETS = 16 };
+enum { ROUNDS = 1100, BUCKETS = 16 }; /* more rounds than the tests have credits */
 
 /* As pair_for_both, where the test ends the group. */
 static void for_both_groups(void (*test)(pair_bucket_t *b)) {
@@ -152,6 +152,7 @@ static void several_buckets_are_in_flight(void) {
 static void resubmit(pair_bucket_t *b) {
     int32_t *seen[2]; /* the first and the last element of each round */
     unsigned wrong = 0;
+    CUevent event;
 
     for (int k = 0; k < 2; k++)
         MUST(cuMemHostAlloc((void **)&seen[k], ROUNDS * 4, CU_MEMHOSTALLOC_PORTABLE));
@@ -168,6 +169,10 @@ static void resubmit(pair_bucket_t *b) {
     for (int k = 0; k < 2; k++)
         OK(cuMemFreeHost(seen[k]));
     CU_ASSERT_EQUAL(wrong, 0);
+    GOOD(gw_stream_wait(group, 1, stream)); /* ended long ago */
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CU_ASSERT_EQUAL(gw_event_record(group, 1, event), GW_ERR_NOT_FOUND);
+    OK(cuEventDestroy(event));
 }
 
 static void submitted_again_and_again_without_a_host_wait(void) {
