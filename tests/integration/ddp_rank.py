@@ -354,17 +354,17 @@ def emptied_caches():
 # ---- over two nodes ----------------------------------------------------------------------------------------
 
 
-def _train_coded(codec, stops, model):
+def _train_coded(codec, stops, model, dtype=None):
     """Trains with a hook that is closed, and made anew with its saved state, before each of the steps in `stops`."""
     wrapped = DDP(model, find_unused_parameters=True)  # else buckets are cut anew after the first step
-    hook = gradwire.torch.register(wrapped, codec=codec)
+    hook = gradwire.torch.register(wrapped, codec=codec, reduce_dtype=dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(STEPS):
         if step in stops:
             state = hook.state_dict()
             hook.close()
             wrapped = DDP(model, find_unused_parameters=True)
-            hook = gradwire.torch.register(wrapped, codec=codec)
+            hook = gradwire.torch.register(wrapped, codec=codec, reduce_dtype=dtype)
             if stops[step]:
                 hook.load_state_dict(state)
         optimizer.zero_grad()
@@ -379,18 +379,19 @@ def _train_coded(codec, stops, model):
 def coded():
     """Replicas stay identical with every codec, and a coded training is near an exact one, but not the same."""
     results = {}
-    for codec in ("none", "bf16", "int8", "int4", "auto:bf16,int8"):
+    for codec, dtype in (("none", None), ("bf16", None), ("int8", None), ("int4", None), ("auto:bf16,int8", None),
+                         ("none", torch.bfloat16), ("int8", torch.bfloat16), ("int4", torch.float16)):
         torch.manual_seed(7)
-        results[codec] = _train_coded(codec, {}, Perceptron())
-        flat = torch.cat([p.flatten() for p in results[codec]])
+        results[codec, dtype] = _train_coded(codec, {}, Perceptron(), dtype)
+        flat = torch.cat([p.flatten() for p in results[codec, dtype]])
         every = [torch.empty_like(flat) for _ in range(SIZE)]
         dist.all_gather(every, flat)
         if not all(torch.equal(other, flat) for other in every):
             return f"the replicas differ with {codec}"
-    for codec in ("bf16", "int8", "int4"):
-        off = max((a - b).abs().max().item() for a, b in zip(results[codec], results["none"]))
-        if not 0 < off < 0.05:
-            return f"with {codec} parameters are {off} off"
+    for coding, result in results.items():
+        off = max((a - b).abs().max().item() for a, b in zip(result, results["none", None]))
+        if not (0 < off < 0.05 or coding in (("none", None), ("auto:bf16,int8", None))):
+            return f"with {coding} parameters are {off} off"
     return "same"
 
 
