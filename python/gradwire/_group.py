@@ -191,7 +191,7 @@ class Group:
         error = error or untold
         if error is None:
             return
-        if last is None or error.status in ALONE or report.failed_ops != self._n_told or last > report.last_completed:
+        if last is None or untold or error.status in ALONE or report.failed_ops != self._n_told or last > report.last_completed:
             raise error
 
     def _ask(self) -> tuple[errors.Error | None, Any]:
@@ -205,11 +205,12 @@ class Group:
         return errors.of(code, _library.library().gw_status_name(code).decode(),
                          report.message.decode(errors="replace") or "operations of this group have failed"), report
 
-    def _has_failed(self) -> bool:
+    def _look(self) -> Any:
+        """The report, and nothing counts as told."""
         error, report = self._ask()
         if error and error.status == "GW_ERR_MISMATCH":
             self._untold = error
-        return report.status != _library.OK
+        return report
 
     @contextlib.contextmanager
     def submitting(self) -> Iterator[None]:
@@ -217,7 +218,7 @@ class Group:
         try:
             yield
         except errors.Error:
-            self._was_refused = self._was_refused or self._has_failed()
+            self._was_refused = self._was_refused or self._look().status != _library.OK
             raise
 
     def is_over(self) -> bool:
@@ -234,10 +235,7 @@ class Group:
 
     def last_completed(self) -> int:
         """All operations up to this number have ended; all ranks of a failed group read the same."""
-        error, report = self._ask()
-        if error and error.status == "GW_ERR_MISMATCH":
-            self._untold = error
-        return report.last_completed
+        return self._look().last_completed
 
     def save_state(self) -> bytes:
         """What lossy codecs have left out between nodes, to be added later: each rank saves its own, between steps."""
