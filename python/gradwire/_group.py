@@ -22,6 +22,10 @@ ALONE = ("GW_ERR_MISMATCH", "GW_ERR_FORKED", "GW_ERR_INVALID_ARGUMENT")  # that 
 BUCKETS_MAX = 256  # that a group keeps beside those that are held; the least recently used goes first
 
 
+def _name(code: int) -> str:
+    return _library.library().gw_status_name(code).decode()
+
+
 def _choose(table: dict, key: Any, what: str) -> int:
     try:
         return table[key]
@@ -147,7 +151,7 @@ class Group:
         self._buckets: OrderedDict[tuple, _Bucket] = OrderedDict()
         self._last_op = 0  # that this rank has submitted
         self._was_refused = False  # an operation, by the failed group
-        self._n_told = 0  # operations that have failed alone, which has been told
+        self._n_told = 0  # operations that had failed alone when a check last told of all that had gone wrong
         self._untold: errors.Error | None = None  # that some have, which is to be told
         self._lent: set[Buffer] = set()  # memory of operations that nobody has waited for yet
 
@@ -178,47 +182,52 @@ class Group:
         before an optimiser step, when operations have been waited for and streams synchronised with. The ranks of a host
         are all told the same so, and none has taken a step that the others have not; only the end of the daemon itself
         may come between two ranks."""
-        self.check_up_to(self._last_op)
+        self._check(None if self._was_refused else self._last_op)
 
     def check_up_to(self, op: int) -> None:
         """The same of operations up to a number."""
-        self._check(None if self._was_refused else op)
+        self._check(op)
 
     def _check(self, last: int | None) -> None:
         """last: that this operation and all before it have ended well is enough of a group that has failed."""
-        error, report = self._ask()
-        untold, self._untold = self._untold, None
-        error = error or untold
+        with self._lock:
+            error, report = self._ask()
+            untold, self._untold = self._untold, None
+            n_told, self._n_told = self._n_told, report.failed_ops
         if error is None:
-            return
-        if last is None or untold or error.status in ALONE or report.failed_ops != self._n_told or last > report.last_completed:
+            error = untold
+        elif not (last is None or untold or error.status in ALONE or report.failed_ops != n_told or
+                  last > report.last_completed):
+            error = None
+        if error:
             raise error
 
     def _ask(self) -> tuple[errors.Error | None, Any]:
-        """What gw_group_check says; it tells of operations that have failed alone once."""
+        """What gw_group_check says; it tells of operations that have failed alone once. The lock is held."""
         report = _library.Report()
         code = _library.library().gw_group_check(self.handle, ctypes.byref(report))
-        if report.status == _library.OK:
-            self._n_told = report.failed_ops
         if code == _library.OK:
             return None, report
-        return errors.of(code, _library.library().gw_status_name(code).decode(),
+        return errors.of(code, _name(code),
                          report.message.decode(errors="replace") or "operations of this group have failed"), report
 
     def _look(self) -> Any:
         """The report, and nothing counts as told."""
-        error, report = self._ask()
-        if error and error.status == "GW_ERR_MISMATCH":
-            self._untold = error
+        with self._lock:
+            error, report = self._ask()
+            if error and error.status == "GW_ERR_MISMATCH":
+                self._untold = error
         return report
 
     @contextlib.contextmanager
     def submitting(self) -> Iterator[None]:
-        """Around all that an operation takes: one that was refused since the group has failed is missing from then on."""
+        """Around all that an operation takes: one that a failed group has refused is missing from then on."""
         try:
             yield
-        except errors.Error:
-            self._was_refused = self._was_refused or self._look().status != _library.OK
+        except errors.Error as error:
+            status = self._look().status if self._handle else _library.OK
+            if status != _library.OK and error.status in (_name(status), "GW_ERR_DAEMON_GONE"):
+                self._was_refused = True
             raise
 
     def is_over(self) -> bool:
@@ -295,23 +304,33 @@ class Group:
         with self._lock:
             self._buckets[key] = _Bucket(handle, send, recv, hold)
             old = [item for item in self._buckets.items() if not item[1].is_held][:-BUCKETS_MAX]
-        for where, bucket in old:
-            self._drop(where, bucket)
+            self._take_out(old)
+        self._free(old)
         return handle
 
-    def _drop(self, key: tuple, bucket: _Bucket) -> None:
-        """Frees it, unless it is in use."""
-        if _library.library().gw_bucket_free(bucket.handle) == _library.OK:
-            with self._lock:
-                self._buckets.pop(key, None)
-
     def drop_buckets(self, address: int, nbytes: int) -> None:
-        """Frees the buckets of memory that is going to be released."""
+        """Frees the buckets of memory that is going to be released; those that are in use when others are declared."""
         with self._lock:
             users = [(key, bucket) for key, bucket in self._buckets.items()
                      if any(address <= where < address + nbytes for where in (bucket.send, bucket.recv) if where)]
-        for key, bucket in users:
-            self._drop(key, bucket)
+            self._take_out(users)
+        for _, bucket in users:
+            bucket.is_held = False
+        self._free(users)
+
+    def _take_out(self, buckets: list[tuple[tuple, _Bucket]]) -> None:
+        """So that no other thread gets them, or frees them too. The lock is held."""
+        for key, _ in buckets:
+            del self._buckets[key]
+
+    def _free(self, buckets: list[tuple[tuple, _Bucket]]) -> None:
+        """Those that are in use are put back, to be the next."""
+        for key, bucket in buckets:
+            if _library.library().gw_bucket_free(bucket.handle) != _library.OK:
+                with self._lock:
+                    key = key if key not in self._buckets else (bucket.handle,)
+                    self._buckets[key] = bucket
+                    self._buckets.move_to_end(key, last=False)
 
     def submit(self, bucket: int, stream: int | None = None) -> int:
         op = _library.out("gw_submit", bucket, stream)

@@ -79,9 +79,11 @@ def _layout(bucket: Any, flat: torch.Tensor) -> list[tuple[int, int, int, int]]:
 
 
 def _close(waiter: Waiter, group: Group, ops: dict[int, int]) -> None:
-    for op in ops.values():
-        _library.library().gw_wait(group.handle, op, -1)  # how it ended, check has told
-    waiter.close()
+    try:
+        for op in ops.values():
+            _library.library().gw_wait(group.handle, op, -1)  # how it ended, check has told
+    finally:
+        waiter.close()
 
 
 class Hook:

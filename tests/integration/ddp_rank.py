@@ -165,19 +165,33 @@ def small_buckets():
     return compare(Perceptron, bucket_cap_mb=0.02)
 
 
-def many_buckets():
-    """More than a group keeps for others."""
-    class Deep(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(40, 40) for _ in range(225))
-            self.last = nn.Linear(40, 10)
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(40, 40) for _ in range(150))
+        self.last = nn.Linear(40, 10)
 
-        def forward(self, x):
-            for layer in self.layers:
-                x = x + 0.01 * layer(x)
-            return self.last(x)
-    return compare(Deep, bucket_cap_mb=1e-5, more={"steps": 3})
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + 0.01 * layer(x)
+        return self.last(x)
+
+
+def many_buckets():
+    """More than a group keeps for others, and than can be in flight."""
+    torch.manual_seed(7)
+    model, first = Deep().to(DEVICE), dist._DEFAULT_FIRST_BUCKET_BYTES
+    theirs = train(DDP(copy.deepcopy(model)))
+    dist._DEFAULT_FIRST_BUCKET_BYTES = 1  # a bucket for each parameter
+    wrapped = DDP(model, bucket_cap_mb=1e-6)
+    dist._DEFAULT_FIRST_BUCKET_BYTES = first
+    hook = gradwire.torch.register(wrapped)
+    ours = train(wrapped)
+    hook.check()
+    n = len(hook._buckets)
+    hook.close()
+    wrong = differing(ours, theirs)
+    return "same" if n == 302 and not wrong else f"{n} buckets, parameters {wrong} differ"
 
 
 def unused_parameters():
