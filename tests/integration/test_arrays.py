@@ -6,6 +6,7 @@ Needs a Python with NumPy: this one's, or the system's. The ranks are processes 
 import os
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
@@ -82,6 +83,22 @@ def _rank_main(rank, folder):
     assert pool.register(start, 100) is not whole and pool.register(start + 6600, 400) is not other
     pool.forget(start, 10000)
     assert pool.register(start + 4000, 2500) is not larger
+
+    right = []
+
+    def many():
+        """More at once than may be in flight, and than a group keeps buckets for."""
+        arrays = [np.full(1000, float(rank)) for _ in range(200)]
+        works = [gradwire.all_reduce(array, async_op=True) for array in arrays]
+        for work in reversed(works):
+            work.wait()
+        right.append(all((array == 3).all() for array in arrays))
+    threads = [threading.Thread(target=many) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert right == [True, True], right
 
     part = gradwire.split(rank % 2, -rank)
     assert (part.rank, part.size) == ([1, 0, 0][rank], [2, 1, 2][rank])
