@@ -14,8 +14,8 @@ class Trainings(peers.Peer):
             raise peers.PeerError("no Python here has torch with Gloo (Debian: python3-torch)")
         super().__init__("DDP", len(sockets), folder)
         environment = peers.library_environment(
-            build, GLOO_SOCKET_IFNAME=os.environ.get("GLOO_SOCKET_IFNAME", "lo"), PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS=str(threads),
-            GRADWIRE_LIBRARY=os.path.join(os.path.abspath(build), "libgradwire.so.0"), **({"FASHION_MNIST": data} if data else {}))
+            build, GLOO_SOCKET_IFNAME=os.environ.get("GLOO_SOCKET_IFNAME", "lo"), PYTHONDONTWRITEBYTECODE="1",
+            OMP_NUM_THREADS=str(threads), GRADWIRE_LIBRARY=os.path.join(os.path.abspath(build), "libgradwire.so.0"), **({"FASHION_MNIST": data} if data else {}))
         script = os.path.join(peers.HERE, "ddp_rank.py")
         # env(1) names the daemon of each.
         self.start([["env", f"GRADWIRE_SOCKET={socket}", python, script, self.control, self.init_file, str(len(sockets)), str(rank)]

@@ -53,7 +53,8 @@ class Row:
         way = self.way
         return {"scene": self.scene, "way": way.title(), "kind": way.kind, "codec": way.codec,
                 "bucket_mb": None if way.kind == "plain" else way.cap, "views": way.views, "static_graph": way.static,
-                "one_rank": way.alone, "guarded": way.guarded, "rounded": way.rounded, "engine": self.engine, "turns": self.turns, "steps": self.steps,
+                "one_rank": way.alone, "guarded": way.guarded, "rounded": way.rounded, "engine": self.engine,
+                "turns": self.turns, "steps": self.steps,
                 "steps_per_s": self.steps / self.seconds, "ms": self.ms(), "p95_ms": p95(self.step_ms),
                 "exposed_ms": self.exposed_ms, "to_noop": self.to_noop, "peak_bytes": self.peak_bytes,
                 "used_bytes": self.used_bytes, "daemon_cores": self.cores, "wire_bytes": self.wire_bytes,
@@ -175,7 +176,7 @@ def memory_target(result):
     """Of the bucket size where it is worst. The arenas are in the host's memory, and so is what codecs leave out."""
     worst, note = None, "no GPU" if result.options.device == "cpu" else ""
     for ours in (row for row in result.rows if row.way.kind == "gradwire" and row.peak_bytes and
-                 not (row.way.alone or row.way.guarded or row.way.rounded)):  # DDP has no such way, and a later one's may be higher
+                 not (row.way.alone or row.way.guarded or row.way.rounded)):  # which DDP has not
         theirs = next((row for row in result.of(ours.scene, "ddp") if row.way.views and row.peak_bytes and
                        (row.way.cap, row.way.static) == (ours.way.cap, ours.way.static)), None)
         if theirs and (worst is None or ours.peak_bytes / theirs.peak_bytes > worst):

@@ -281,7 +281,7 @@ def register(model: Any, codec: str = "none", *, reduce_dtype: torch.dtype | Non
     codec: how they may shrink on their way between hosts: "none", "fp16", "bf16", "fp8", "int8", "int4", or
         "auto:bf16,int8" for the fastest of these for each size of bucket.
     reduce_dtype: what gradients are rounded to before the daemon gets them, and their average is; for memory and PCIe, which
-        torch.bfloat16 relieves of half. Sums are in 32 bits. None: what they are, which is exact.
+        torch.bfloat16 relieves of half. 16-bit types are summed in 32 bits. None: what they are, which is exact.
     socket: the daemon's; else $GRADWIRE_SOCKET and the usual places.
     fallback: "torch" leaves the model to DDP, with a warning, where a rank has no daemon.
     Gives the hook, or a NoHook where DDP does it alone: one rank, or the fallback.

@@ -38,6 +38,9 @@ static void wait_for_ever(pair_bucket_t *small, pair_bucket_t *large, CUevent ev
     CU_ASSERT(took_ms <= FREED_WITHIN_MS);
     CU_ASSERT_EQUAL(gw_stream_wait(group, op, stream), GW_ERR_DAEMON_GONE);
     CU_ASSERT_EQUAL(gw_wait(group, op, GW_NO_TIMEOUT), GW_ERR_DAEMON_GONE);
+    GOOD(gw_stream_wait(group, 1, stream)); /* these had ended before */
+    GOOD(gw_stream_wait(group, 2, other));
+    GOOD(gw_wait(group, 2, GW_NO_TIMEOUT));
 }
 
 static void streams_come_free(void) {

@@ -335,6 +335,36 @@ def _rounding(dtype):
     return hook
 
 
+class Numbers(nn.Module):
+    """Its gradients are what it is given: an odd count, beside a parameter without elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.empty = nn.Parameter(torch.zeros(7)), nn.Parameter(torch.zeros(0))
+
+    def forward(self, x):
+        return (self.weight * x).sum() + self.empty.sum()
+
+
+def _rounds_odd_numbers(dtype):
+    """What is no number, the largest and the smallest ones: as torch rounds them, and alike on all ranks."""
+    x = torch.tensor([float("nan"), float("inf"), -float("inf") if RANK else float("inf"), 65504.0, 6e-8, -0.0, 1.0 + RANK / 3])
+    found = []
+    for has_hook in (False, True):
+        model = DDP(Numbers().to(DEVICE))
+        if has_hook:
+            hook = gradwire.torch.register(model, reduce_dtype=dtype)
+        else:
+            model.register_comm_hook(None, _rounding(dtype))
+        model(x.to(DEVICE)).backward()
+        found.append(model.module.weight.grad.cpu())
+    hook.check()
+    hook.close()
+    every = [torch.empty_like(found[1]) for _ in range(SIZE)]
+    dist.all_gather(every, found[1])
+    return all(torch.allclose(other, found[0], rtol=0, atol=0, equal_nan=True) for other in every)
+
+
 def reduce_dtypes():
     torch.manual_seed(7)
     model = Perceptron().to(DEVICE)
@@ -350,6 +380,9 @@ def reduce_dtypes():
             wrong, rounded = differing(ours, theirs), differing(ours, exact)
             if wrong or bool(rounded) == (dtype is torch.float32):
                 return f"{dtype}, {options}: parameters {wrong} differ, and {rounded} from those that are not rounded"
+    wrong = [dtype for dtype in (torch.bfloat16, torch.float16) if not _rounds_odd_numbers(dtype)]
+    if wrong:
+        return f"numbers differ with {wrong}"
     try:
         gradwire.torch.register(wrapped[0], reduce_dtype=torch.int32)
     except ValueError as error:
