@@ -4,18 +4,9 @@ import os
 import shutil
 import subprocess
 
-from ranks import Daemon, Skip, check, until
+from ranks import Daemon, Skip, until
 
 WIRE_FDS = 16  # that the first group of several nodes opens for good, at most; see nothing_leaks in test_bootstrap
-
-
-class _Elsewhere(Daemon):
-    """One in a network namespace, whose sockets the host's table does not list."""
-
-    def _is_ready(self):
-        check(self.process.poll() is None, "the daemon has ended")
-        with open(f"/proc/{self.process.pid}/net/unix", encoding="utf-8", errors="replace") as table:
-            return any(line.rstrip().endswith(" " + self.socket) for line in table)
 
 
 class Network:
@@ -43,8 +34,8 @@ class Network:
         return subprocess.run(["ip", *words], capture_output=True, text=True, check=True).stdout
 
     def daemon(self, side, *flags, **options):
-        daemon = _Elsewhere("--wire.transports=tcp", "--wire.devices=eth0", "--wire.port=0", *flags,
-                            wrapper=["ip", "netns", "exec", self.names[side]], **options)
+        daemon = Daemon("--wire.transports=tcp", "--wire.devices=eth0", "--wire.port=0", *flags,
+                        wrapper=["ip", "netns", "exec", self.names[side]], **options)
         daemon.base_fds += WIRE_FDS
         return daemon
 

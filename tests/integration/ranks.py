@@ -170,6 +170,7 @@ class Daemon(gwtest.Daemon):
         self.ranks, self.bystanders, self.checks, self.n_ranks = [], [], checks, 0
         super().__init__("--socket.client_mode=0666", *(["--device.linger_s=0"] if ON_DEVICE else []), *flags, **options)
         os.chmod(self.dir, 0o755)  # ranks of other users come in, too
+        self.wait_idle()
         self.base_fds = self.fd_count()
         if ON_DEVICE and checks:
             self.learn_driver_fds()
@@ -213,6 +214,7 @@ class Daemon(gwtest.Daemon):
         if _driver_fds is None:
             self.check_new_group()
             until(self.is_closed, "the devices are closed")
+            self.wait_idle()
             _driver_fds = self.fd_count() - self.base_fds
         self.base_fds += _driver_fds
 
@@ -243,6 +245,7 @@ class Daemon(gwtest.Daemon):
             self.process = spawn(self.process.args, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.pid = self.process.pid
         until(self._is_ready, "the daemon serves again")
+        self.wait_idle()
         self.base_fds = self.fd_count() + (_driver_fds or 0)
 
     # ---- after a fault ---------------------------------------------------------------------------

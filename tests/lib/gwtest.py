@@ -128,11 +128,22 @@ class Daemon:
             self.discard()
             raise AssertionError(f"{error}; its log:\n{log}") from None
 
+    def _sockets(self):
+        """Who listens by the names of its two sockets, and who is connected to them: (name, whether it listens)."""
+        with open(f"/proc/{self.pid}/net/unix", encoding="utf-8", errors="replace") as table:
+            rows = [line.split() for line in table]
+        return [(row[-1], row[3] == "00010000") for row in rows if row[-1] in (self.socket, self.admin)]
+
     def _is_ready(self):
         if self.process.poll() is not None:
             raise AssertionError(f"the daemon ended with {self.process.returncode}")
-        with open("/proc/net/unix", encoding="utf-8", errors="replace") as table:  # 00010000: it listens
-            return any(line.split()[3] == "00010000" and line.rstrip().endswith(" " + self.socket) for line in table)
+        return {name for name, listens in self._sockets() if listens} == {self.socket, self.admin}
+
+    def wait_idle(self, seconds=10):
+        """Waits until it has started, which an answer tells, and has let go of all who were connected: what is open
+        then stays open."""
+        self.admin_json("status")
+        wait_until(lambda: len(self._sockets()) == 2, seconds, "that nobody is connected")
 
     def __enter__(self):
         return self
