@@ -220,8 +220,9 @@ typedef struct gw_report {
  * group's status, or GW_ERR_MISMATCH if one operation failed since. `report_out` may be NULL, and is
  * written in every case. Blocking: never. No system call but one poll.
  * A group may fail when all operations of a step have ended well on all ranks, and some have taken the step. So where
- * those who are left are to go on together, they take it if its last operation's number is at most last_completed, and
- * failed_ops is what it was. On one host all decide alike by that, unless the daemon itself was killed. */
+ * those who are left are to go on together, each calls gw_wait for every operation of the step, and takes it if all of
+ * them have ended well: on one host that is the same for all ranks, whenever they ask, unless the daemon itself was
+ * killed. */
 GW_API gw_status_t gw_group_check(gw_group_t *group, gw_report_t *report_out);
 
 /* Fails the group on every rank with GW_ERR_ABORTED and `reason` (may be NULL). Waiting calls of all
@@ -405,7 +406,8 @@ GW_API gw_status_t gw_submit(gw_bucket_t *bucket, gw_queue_t queue, gw_op_t *op_
  * input of the rank it waits for: those ranks use gw_wait.
  * Blocking: never, unless the driver's queue of the stream is full.
  * Errors: GW_ERR_NOT_FOUND (as gw_wait), GW_ERR_CAPTURE, GW_ERR_UNSUPPORTED (host memory), GW_ERR_INVALID_ARGUMENT (a
- * stream of another device), the status of a group that has failed, unless the operation had ended well before. */
+ * stream of another device), the status of a group that has failed, unless the operation had ended well before. Of one that
+ * ended well so long ago that it is not remembered the stream is not looked at: GW_OK. */
 GW_API gw_status_t gw_stream_wait(gw_group_t *group, gw_op_t op, gw_queue_t queue);
 
 /* Records `event` (cudaEvent_t or CUevent of the bucket's device): it is complete when the operation's result is there.

@@ -17,8 +17,8 @@ ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, BARRIER = range(1, 7)
 OPS = {"sum": 1, "avg": 2, "min": 3, "max": 4, "prod": 5}
 CODECS = {None: 0, "none": 1, "fp16": 2, "bf16": 3, "fp8": 4, "int8": 5, "int4": 6}  # None: the group's
 ROUNDINGS = {None: 0, "nearest": 1, "stochastic": 2}
+MISMATCH = "GW_ERR_MISMATCH"  # of an operation that failed alone
 SLICE_S = 0.2  # a wait returns to Python so often, which looks for Ctrl-C then
-ALONE = ("GW_ERR_MISMATCH", "GW_ERR_FORKED", "GW_ERR_INVALID_ARGUMENT")  # that are not the failure of a group
 BUCKETS_MAX = 256  # that a group keeps beside those that are held; the least recently used goes first
 
 
@@ -150,9 +150,10 @@ class Group:
         self._lock = threading.Lock()
         self._buckets: OrderedDict[tuple, _Bucket] = OrderedDict()
         self._last_op = 0  # that this rank has submitted
+        self._last_good = 0  # up to which all have ended well, when that was last looked at
+        self._last_told = 0  # up to which one has failed alone, which was told
+        self._untold: errors.Error | None = None  # that one has, which is to be told
         self._was_refused = False  # an operation, by the failed group
-        self._n_told = 0  # operations that had failed alone when a check last told of all that had gone wrong
-        self._untold: errors.Error | None = None  # that some have, which is to be told
         self._lent: set[Buffer] = set()  # memory of operations that nobody has waited for yet
 
     # ---- life ----------------------------------------------------------------------------------------
@@ -174,33 +175,41 @@ class Group:
         return Group(self.context, handle, lib.gw_group_rank(handle), lib.gw_group_size(handle))
 
     def check(self) -> None:
-        """Raises unless every operation so far can be trusted, and the next can follow."""
-        self._check(None)
-
-    def check_submitted(self) -> None:
-        """Raises unless all that this rank has submitted has ended well, also if the group has failed after that: call it
-        before an optimiser step, when operations have been waited for and streams synchronised with. The ranks of a host
-        are all told the same so, and none has taken a step that the others have not; only the end of the daemon itself
-        may come between two ranks."""
-        self._check(None if self._was_refused else self._last_op)
-
-    def check_up_to(self, op: int) -> None:
-        """The same of operations up to a number."""
-        self._check(op)
-
-    def _check(self, last: int | None) -> None:
-        """last: that this operation and all before it have ended well is enough of a group that has failed."""
+        """Raises unless every operation so far can be trusted, and the next can follow. Those that have failed alone are
+        told once."""
         with self._lock:
-            error, report = self._ask()
-            untold, self._untold = self._untold, None
-            n_told, self._n_told = self._n_told, report.failed_ops
-        if error is None:
-            error = untold
-        elif not (last is None or untold or error.status in ALONE or report.failed_ops != n_told or
-                  last > report.last_completed):
-            error = None
+            error = self._ask()[0] or self._untold
+            self._untold = None
+            if error and error.status == MISMATCH:
+                self._last_told = self._last_op
         if error:
             raise error
+
+    def check_submitted(self) -> None:
+        """Waits for all that this rank has submitted, and raises unless it has ended well, also if the group has failed
+        after that: call it before an optimiser step, when streams have been synchronised with. How an operation has ended
+        is the same for all ranks of a host and does not change: so none takes a step that others do not take, unless the
+        daemon itself ends. What was told of one that has failed alone counts until more are submitted."""
+        if self._was_refused or not self._handle:
+            self.check()
+        with self._lock:
+            last = self._last_op
+            first = max(self._last_good, self._last_told if self._last_told < last else 0) + 1
+        try:
+            for op in range(first, last + 1):
+                Work(self, op, None, None).wait()
+        except errors.Error as error:
+            told = self._tell(last)
+            raise told if told and error.status == "GW_ERR_NOT_FOUND" else error  # it is too long ago to say which
+        with self._lock:
+            self._last_good = max(self._last_good, last)
+
+    def _tell(self, last: int) -> errors.Error | None:
+        """An operation up to this one has failed, which is told now. Gives what there is to say of the group."""
+        with self._lock:
+            error, self._untold = self._ask()[0] or self._untold, None
+            self._last_told = last
+        return error
 
     def _ask(self) -> tuple[errors.Error | None, Any]:
         """What gw_group_check says; it tells of operations that have failed alone once. The lock is held."""
@@ -215,7 +224,7 @@ class Group:
         """The report, and nothing counts as told."""
         with self._lock:
             error, report = self._ask()
-            if error and error.status == "GW_ERR_MISMATCH":
+            if error and error.status == MISMATCH:
                 self._untold = error
         return report
 
@@ -224,9 +233,8 @@ class Group:
         """Around all that an operation takes: one that a failed group has refused is missing from then on."""
         try:
             yield
-        except errors.Error as error:
-            status = self._look().status if self._handle else _library.OK
-            if status != _library.OK and error.status in (_name(status), "GW_ERR_DAEMON_GONE"):
+        except BaseException:
+            if self._handle and self._look().status != _library.OK:
                 self._was_refused = True
             raise
 
@@ -237,7 +245,7 @@ class Group:
         try:
             self.check()
         except errors.Error as error:
-            if error.status == "GW_ERR_MISMATCH":
+            if error.status == MISMATCH:
                 raise
             return True
         return False

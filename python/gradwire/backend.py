@@ -148,7 +148,8 @@ class _DeviceWork(Work):
             tensor.record_stream(self._stream)
 
     def _end(self, timeout: timedelta | None) -> list:
-        self._pg.group.check_up_to(max((operation.op for operation in self._operations), default=0))
+        if not all([operation.done() for operation in self._operations]):  # which raises if one has failed
+            self._pg.check()
         torch.cuda.current_stream(self._device).wait_event(self._event)
         self._pg.let_go(self)
         return self._result
@@ -197,7 +198,7 @@ class ProcessGroup(dist.ProcessGroup):
         self.group.check()
 
     def check_all(self) -> None:
-        """The same once streams have come to what was submitted: waits for that, not for operations on the host's memory."""
+        """Waits for all that was submitted, and raises unless it has ended well."""
         self.synchronize()
         self.group.check_submitted()
 

@@ -115,7 +115,7 @@ class Hook:
         self.group.check()
 
     def check_all(self) -> None:
-        """The same for all steps that have begun: waits for what streams exchange, not for what else they do."""
+        """Waits for what backward has exchanged, not for what else streams do, and raises unless it has ended well."""
         for stream in self._streams.values():
             stream.synchronize()
         self.group.check_submitted()

@@ -53,7 +53,8 @@ def who_is_left_goes_on_without_the_killed_rank():
 
 
 def who_is_left_agrees_on_the_last_step():
-    _survivors_are_well(3, "death_after_backward")
+    for scenario in ("death_after_backward", "death_with_a_metric_in_flight", "death_after_a_mismatch", "mismatch_after_a_step"):
+        _survivors_are_well(3, scenario)
 
 
 def without_the_hook_a_killed_rank_is_heard_of_too():

@@ -167,6 +167,74 @@ def death_after_backward():
     return "same" if all(torch.equal(other, mine) for other in every) else "some have taken a step that others have not"
 
 
+def guarded():
+    """An optimizer whose gradients have been exchanged."""
+    parameter = nn.Parameter(torch.zeros(4, device=DEVICE))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    gradwire.backend.guard(optimizer)
+    parameter.grad = torch.ones(4, device=DEVICE)
+    dist.all_reduce(parameter.grad)
+    return optimizer
+
+
+def takes_step(optimizer):
+    try:
+        optimizer.step()
+        return True
+    except gradwire.Error:
+        return False
+
+
+def all_left(took, wanted):
+    """Whether those who are left have done the same, and what is wanted."""
+    anew("gloo", SIZE - 1)
+    every = [None] * (SIZE - 1)
+    dist.all_gather_object(every, took)
+    return "same" if every == [wanted] * (SIZE - 1) else f"who has taken the step: {every}"
+
+
+def death_with_a_metric_in_flight():
+    """No rank that is left takes the step, also not who asks before the last rank ends."""
+    optimizer = guarded()
+    if RANK == SIZE - 1:
+        for rank in range(SIZE - 1):
+            until(lambda name=f"submitted.{rank}": os.path.exists(_path(name)))
+        time.sleep(0.5)
+        die()
+    dist.all_reduce(torch.ones(1, device=DEVICE), async_op=True)
+    mark(f"submitted.{RANK}")
+    if RANK > 0:
+        until(has_failed)
+    return all_left(takes_step(optimizer), False)
+
+
+def death_after_a_mismatch():
+    """What has failed alone in a step counts, whoever has asked what before, and as often as the step is tried."""
+    optimizer = guarded()
+    group = dist.distributed_c10d._get_default_group().group
+    group.all_reduce(torch.ones(10 + RANK // (SIZE - 1)), async_op=True)
+    dist.barrier()
+    if RANK == SIZE - 1:
+        die()
+    until(has_failed if RANK > 0 else lambda: group._look().status != 0)
+    return all_left([takes_step(optimizer), takes_step(optimizer)], [False, False])
+
+
+def mismatch_after_a_step():
+    """What fails alone in the next step is no matter in this one: also not for a slow rank, which asks when all is over."""
+    optimizer = guarded()
+    group = dist.distributed_c10d._get_default_group().group
+    if RANK == 1:
+        until(lambda: group._look().status != 0)
+        return all_left(takes_step(optimizer), True)
+    took = takes_step(optimizer)
+    group.all_reduce(torch.ones(10 + RANK), async_op=True)
+    if RANK == SIZE - 1:
+        time.sleep(0.5)
+        die()
+    return all_left(took, True)
+
+
 def forgives(group):
     """Operations that failed alone, or were refused, before a step are no matter in it."""
     for mistake, kind in ((lambda: group.all_reduce(torch.ones(10 + RANK)), gradwire.BucketError),
@@ -183,9 +251,11 @@ def forgives(group):
 def has_failed():
     try:
         gradwire.backend.check()
+    except gradwire.BucketError:  # of one operation
         return False
     except gradwire.GroupError:
         return True
+    return False
 
 
 def goes_on(good, refused):
