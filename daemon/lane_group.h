@@ -42,7 +42,7 @@ typedef struct gwd_op {
     gwd_op_state_t state;
     uint64_t sequence;
     gw_status_t status;
-    uint32_t n_submitted, last_rank;
+    uint32_t n_submitted, last_rank; /* the latter by its number in the group */
     uint64_t first_ns, matched_ns;
     uint64_t run_ns, run_bytes; /* when all inputs were ready; of the largest bucket */
     bool late_reported;

@@ -322,7 +322,7 @@ static void join_op(gwd_op_t *op, gwd_lane_rank_t *rank, gwd_bucket_t *bucket, c
         first = reference(op, &first_rank);
     op->parts[rank->index] = (gwd_part_t){bucket, now_ns, submit->queue, submit->notify, false};
     op->n_submitted++;
-    op->last_rank = rank->index;
+    op->last_rank = rank->info.rank;
     bucket->lane.in_flight++;
     rank->submitted = submit->sequence;
     rank->last_queue = submit->queue;

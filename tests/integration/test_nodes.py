@@ -3,13 +3,14 @@
 Each daemon listens on a loopback address of its own; the data goes over TCP.
 """
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import time
 
-from ranks import (ON_DEVICE, PATIENCE_S, SILENCE_MS, SLOW, check, contains, equal, exchange, join, main, nodes as _nodes, prepare,
+from ranks import (ON_DEVICE, PATIENCE_S, SILENCE_MS, SLOW, check, contains, equal, exchange, gw, join, main, nodes as _nodes, prepare,
                    program, ready as _ready, submit, until)
 
 SOON_MS = 2000 * SLOW
@@ -97,6 +98,23 @@ def many_operations_in_flight():
         for number, rank in enumerate(ranks):  # three times the sum of all: 6, 18, 54
             equal(rank.ok("expect c f32 1024 54"), "0", "wrong elements of the small bucket")
             equal(rank.ok("expect b f32 300000 54"), "0", "wrong elements of the large bucket")
+
+
+def complete_names_the_last_of_the_nodes_ranks_by_its_number_in_the_group():
+    with _nodes(2) as daemons, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(gw.Client(daemons[place].socket)) for place in (0, 1, 1)]
+        groups = gw.join(clients)
+        buckets = [group.bucket("x", client.buffer(4096), count=1024) for group, client in zip(groups, clients)]
+        ops = []
+        for group, bucket in zip(groups, buckets):
+            ops.append(group.submit(bucket, notify=True))
+            time.sleep(0.05)  # channels that are ready at once are read in any order
+        for group, op, last in zip(groups, ops, (0, 2, 2)):
+            equal(group.wait(op), "GW_OK", "the operation's end")
+            complete = group.channel.recv()
+            equal((complete.name, complete.fields.last_rank), ("Complete", last), "who came last")
+        for group in groups:
+            group.leave()
 
 
 def a_node_that_only_gives_does_not_run_away():
