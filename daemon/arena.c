@@ -38,8 +38,8 @@ static unsigned char *map(uint64_t bytes) {
     return range + head;
 }
 
-gw_status_t gwd_arena_init(gwd_arena_t *arena, uint64_t bytes, uint64_t block_bytes, int node, char *text,
-                           size_t text_bytes) {
+gw_status_t gwd_arena_init(gwd_arena_t *arena, uint64_t bytes, uint64_t block_bytes, int node, const char *setting,
+                           char *text, size_t text_bytes) {
     uint32_t n_blocks;
 
     block_bytes = (block_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
@@ -73,8 +73,7 @@ err_free:
     free(arena->free);
 err:
     *arena = (gwd_arena_t){0};
-    snprintf(text, text_bytes, "an arena of %llu bytes (device.arena_bytes): %s", (unsigned long long)bytes,
-             strerror(ENOMEM));
+    snprintf(text, text_bytes, "an arena of %llu bytes (%s): %s", (unsigned long long)bytes, setting, strerror(ENOMEM));
     return GW_ERR_NO_MEMORY;
 }
 

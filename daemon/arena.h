@@ -21,9 +21,10 @@ typedef struct gwd_arena {
 } gwd_arena_t;
 
 /* Allocates at least one block of whole pages, all of it there, on NUMA node `node` if it has room (-1: wherever).
- * Blocking: until the memory is there. Errors, with text: GW_ERR_NO_MEMORY. */
-gw_status_t gwd_arena_init(gwd_arena_t *arena, uint64_t bytes, uint64_t block_bytes, int node, char *text,
-                           size_t text_bytes);
+ * `setting` is what its size is set with.
+ * Blocking: until the memory is there. Errors, with text that names the setting: GW_ERR_NO_MEMORY. */
+gw_status_t gwd_arena_init(gwd_arena_t *arena, uint64_t bytes, uint64_t block_bytes, int node, const char *setting,
+                           char *text, size_t text_bytes);
 void gwd_arena_fini(gwd_arena_t *arena);
 
 /* Takes `n` blocks, all or none. Thread: any. */

@@ -52,9 +52,10 @@ static gw_status_t new_streams(gwd_device_t *device, gwd_copies_t **copies_out, 
     return GW_OK;
 }
 
-static gw_status_t new_arena(gwd_device_t *device, gwd_arena_t *arena, uint64_t bytes, uint64_t block_bytes, char *text,
-                             size_t text_bytes) {
-    gw_status_t status = gwd_arena_init(arena, bytes, block_bytes, device->node, text, text_bytes);
+static gw_status_t new_arena(gwd_device_t *device, gwd_arena_t *arena, int64_t bytes, int64_t block_bytes,
+                             const char *setting, char *text, size_t text_bytes) {
+    gw_status_t status =
+        gwd_arena_init(arena, (uint64_t)bytes, (uint64_t)block_bytes, device->node, setting, text, text_bytes);
 
     if (status != GW_OK)
         return status;
@@ -81,13 +82,13 @@ static gw_status_t open_locked(gwd_device_t *device, char *text, size_t text_byt
         status = device->backend->open(device->uuid, &device->context, &device->node, &context_bytes, text, text_bytes);
     if (status != GW_OK)
         return status;
-    status = new_arena(device, &device->arena, (uint64_t)config->device_arena_bytes,
-                       (uint64_t)config->device_chunk_bytes, text, text_bytes);
+    status = new_arena(device, &device->arena, config->device_arena_bytes, config->device_chunk_bytes,
+                       "device.arena_bytes", text, text_bytes);
     if (status != GW_OK)
         goto err_context;
     if (config->wire_listen[0])
-        status = new_arena(device, &device->wire_arena, (uint64_t)config->device_wire_bytes,
-                           (uint64_t)config->wire_chunk_bytes, text, text_bytes);
+        status = new_arena(device, &device->wire_arena, config->device_wire_bytes, config->wire_chunk_bytes,
+                           "device.wire_bytes", text, text_bytes);
     if (status != GW_OK)
         goto err_arena;
     status = new_streams(device, &device->in, text, text_bytes);

@@ -12,7 +12,8 @@ static void every_block_is_given_out_once(void) {
     gwd_arena_t arena;
     void *blocks[BLOCKS], *one;
 
-    CU_ASSERT_EQUAL_FATAL(gwd_arena_init(&arena, BLOCKS * BLOCK_BYTES, BLOCK_BYTES, -1, text, sizeof(text)), GW_OK);
+    CU_ASSERT_EQUAL_FATAL(
+        gwd_arena_init(&arena, BLOCKS * BLOCK_BYTES, BLOCK_BYTES, -1, "some.bytes", text, sizeof(text)), GW_OK);
     CU_ASSERT_EQUAL(gwd_arena_blocks(&arena), BLOCKS);
     CU_ASSERT(gwd_arena_take(&arena, blocks, BLOCKS));
     for (int i = 0; i < BLOCKS; i++)
@@ -31,7 +32,7 @@ static void an_arena_has_at_least_one_block(void) {
     char text[128];
     gwd_arena_t arena;
 
-    CU_ASSERT_EQUAL_FATAL(gwd_arena_init(&arena, 1, 3 << 20, 0, text, sizeof(text)), GW_OK);
+    CU_ASSERT_EQUAL_FATAL(gwd_arena_init(&arena, 1, 3 << 20, 0, "some.bytes", text, sizeof(text)), GW_OK);
     CU_ASSERT_EQUAL(gwd_arena_blocks(&arena), 1);
     gwd_arena_fini(&arena);
 }
@@ -40,8 +41,9 @@ static void more_than_there_is_is_refused(void) {
     char text[128] = "";
     gwd_arena_t arena;
 
-    CU_ASSERT_EQUAL(gwd_arena_init(&arena, UINT64_C(1) << 46, 1 << 20, -1, text, sizeof(text)), GW_ERR_NO_MEMORY);
-    CU_ASSERT_PTR_NOT_NULL(strstr(text, "device.arena_bytes"));
+    CU_ASSERT_EQUAL(gwd_arena_init(&arena, UINT64_C(1) << 46, 1 << 20, -1, "some.bytes", text, sizeof(text)),
+                    GW_ERR_NO_MEMORY);
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "some.bytes"));
 }
 
 int main(void) {
