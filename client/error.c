@@ -1,7 +1,7 @@
 /* error.c - the last error message of each thread
  *
- * This is the only state of the library outside its handles. A message is made where the failure is first
- * known; callers only pass the status on.
+ * The only state of a thread outside the handles. A message is made where the failure is first known; callers
+ * only pass the status on.
  */
 #include "error.h"
 

@@ -103,7 +103,7 @@ typedef void *gw_queue_t;
 typedef uint64_t gw_op_t;
 
 #define GW_NO_TIMEOUT INT64_C(-1)
-#define GW_NAME_BYTES 128 /* longest name of a group or bucket, with its final 0 */
+#define GW_NAME_BYTES 128 /* longest name of a bucket, with its final 0 */
 
 /* ---- statuses ---------------------------------------------------------------------------------- */
 
@@ -236,6 +236,7 @@ GW_API gw_status_t gw_group_abort(gw_group_t *group, const char *reason);
  * memory also until the device has done what was enqueued on it, so no stream of it may be captured meanwhile. */
 GW_API void gw_group_free(gw_group_t *group);
 
+/* This rank's number, and how many ranks there are; -1 for NULL. */
 GW_API int gw_group_rank(const gw_group_t *group);
 GW_API int gw_group_size(const gw_group_t *group);
 
@@ -250,9 +251,9 @@ GW_API gw_status_t gw_group_fd(gw_group_t *group, int *fd_out);
  * lossy codecs left out between nodes so far. Every rank saves and loads its own; the lowest rank of each node carries
  * the node's part, about 8 bytes an element of all buckets with such codecs, and the others' states are small. So are
  * those of a group on one node, or without such codecs. A state fits groups of the same number of ranks, on nodes in
- * the same way, and daemons with the same wire.chunk_bytes. Groups must round alike, and use the same
- * codec for buckets with GW_CODEC_DEFAULT, of which the state has something. Where "auto:" chooses otherwise now the state
- * is loaded, and training does not go on with the same bits.
+ * the same way, and daemons with the same wire.chunk_bytes. Groups must round alike, and use the same codec for buckets
+ * with GW_CODEC_DEFAULT, of which the state has something. Where "auto:" has chosen another codec this time, the state is
+ * loaded all the same, but training does not go on with the same bits.
  * Save when this rank has waited for all that it has submitted; operations that are submitted meanwhile wait.
  * Ownership: end it with gw_group_state_free.
  * Blocking: until it is copied, twice, and its checksum made.
@@ -312,7 +313,8 @@ GW_API const char *gw_buffer_path(const gw_buffer_t *buffer);
  * Blocking: a round trip.  Errors: GW_ERR_BUSY (nothing is released). */
 GW_API gw_status_t gw_buffer_release(gw_buffer_t *buffer);
 
-/* The memory of a buffer, page-aligned for gw_buffer_alloc, the caller's pointer for gw_buffer_register. */
+/* The memory of a buffer, page-aligned for gw_buffer_alloc, the caller's pointer for gw_buffer_register; and its size as
+ * it was asked for. NULL and 0 for NULL. */
 GW_API void *gw_buffer_data(const gw_buffer_t *buffer);
 GW_API uint64_t gw_buffer_bytes(const gw_buffer_t *buffer);
 
@@ -335,7 +337,8 @@ typedef enum gw_codec {
     GW_CODEC_INT4, /* 0.516 bytes */
 } gw_codec_t;
 
-/* One matrix inside a bucket, in elements. Codecs that need shapes read them; a vector has one column. */
+/* One matrix inside a bucket, in elements; a vector has one column. No codec reads them yet; all ranks must give the
+ * same. */
 typedef struct gw_matrix {
     uint64_t offset; /* of its first element from the start of the bucket */
     uint64_t rows;
@@ -364,7 +367,9 @@ typedef struct gw_bucket_desc {
     uint64_t count;              /* elements; 0 is allowed and completes */
     const void *send;            /* inside a buffer of the group's context, aligned to the type */
     void *recv;                  /* likewise */
-    int priority;                /* -128..127: among complete buckets the highest is reduced first; 0 is normal */
+    int priority;                /* -128..127: among buckets that all ranks have submitted the highest is reduced first;
+                                    in a group on several nodes operations begin in the order of submission; 0 is
+                                    normal */
     const gw_matrix_t *matrices; /* layout, copied; may be NULL */
     size_t n_matrices;
     gw_codec_t codec;      /* between nodes; must agree on all ranks */

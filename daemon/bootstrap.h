@@ -65,7 +65,7 @@ void gwd_bootstrap_refuse(gwd_contact_t *peer, gw_status_t status, const char *t
 bool gwd_bootstrap_read_failure(const uint8_t *body, size_t bytes, gw_status_t *status_out, char *text,
                                 size_t text_bytes);
 
-/* Makes group->map, without nodes' addresses, and group->pids. False: out of memory. */
+/* Makes group->map, without nodes' addresses. False: out of memory. */
 bool gwd_bootstrap_new_map(gwd_group_t *group, uint32_t n_nodes);
 void gwd_bootstrap_free_map(gwd_group_t *group);
 

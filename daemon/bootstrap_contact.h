@@ -50,7 +50,7 @@ typedef enum gwd_contact_state {
     GWD_CONTACT_CHALLENGE, /* the branch waits for the root's */
     GWD_CONTACT_PROOF,
     GWD_CONTACT_OPEN,
-    GWD_CONTACT_FINISHING, /* what was sent still goes out, nothing is read any more */
+    GWD_CONTACT_FINISHING, /* what was sent still goes out, what comes is thrown away */
     GWD_CONTACT_CLOSED,
 } gwd_contact_state_t;
 

@@ -170,7 +170,7 @@ static bool overlap_allowed(const gwd_bucket_desc_t *desc, uint32_t rank, const 
     return send == recv;
 }
 
-/* Everything that must agree, as one number: nodes will compare it without sending the rest. */
+/* Everything that must agree, as one number: nodes compare it without sending the rest. */
 static uint64_t fingerprint(const gwd_bucket_desc_t *desc) {
     static const unsigned char key[crypto_generichash_KEYBYTES_MIN] = "gradwire bucket";
     crypto_generichash_state state;

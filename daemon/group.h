@@ -116,6 +116,9 @@ gw_status_t gwd_group_split(gwd_member_t *member, uint32_t request, int32_t colo
 /* Fails a prepared or active group on every rank. */
 void gwd_group_fail(gwd_group_t *group, gw_status_t status, const char *text);
 
+/* Gives up a group that is not active yet; its ranks hear the status. */
+void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text);
+
 /* Whether it waits for ranks since the late limit: group->waiting tells for whom. */
 bool gwd_group_is_late(const gwd_group_t *group);
 
@@ -168,9 +171,6 @@ void gwd_group_go(gwd_group_t *group);
 
 /* Both at once, for a group of this node alone. */
 void gwd_group_start(gwd_group_t *group);
-
-/* Gives up a group that is not active yet; its ranks hear the status. */
-void gwd_group_give_up(gwd_group_t *group, gw_status_t status, const char *text);
 
 /* ---- group_split.c ------------------------------------------------------------------------------ */
 

@@ -32,7 +32,7 @@ gw_status_t gwd_group_ask(const gwd_server_t *server, const char *codec, uint32_
     return GW_OK;
 }
 
-/* "rank 1 on host a has codec int8, rounding to nearest (wire.codec)" */
+/* "rank 1 on host a has codec int8 with nearest rounding (wire.codec of its daemon)" */
 static void describe(uint32_t rank, const char *host, const gwd_codec_choice_t *choice, char *text, size_t text_bytes) {
     char codec[GWD_CHOICE_BYTES];
 

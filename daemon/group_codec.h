@@ -22,7 +22,7 @@ void gwd_group_codec_table(const gwd_group_t *group, gw_codec_t table_out[GWD_SI
 /* The codec that a bucket of the group takes. */
 gw_codec_t gwd_group_codec_of(const gwd_group_t *group, const gwd_bucket_t *bucket);
 
-/* "auto: 117 MB/s and 55 us between nodes", ... */
+/* "asked by the ranks; measured: a node sends 117.0 MB/s, a message takes 55 us" */
 void gwd_group_codec_why(const gwd_group_t *group, char *text, size_t text_bytes);
 
 #endif

@@ -1,6 +1,6 @@
 /* handlers.h - what each message asks for
  *
- * One table says for each message type which role may send it, whether it must carry a file descriptor, and
+ * One table says for each message type which role may send it, how many file descriptors it may carry, and
  * which function serves it. Protobuf ends here: the modules below take plain values.
  */
 #ifndef GWD_HANDLERS_H

@@ -65,8 +65,8 @@ struct gwd_wire_flight {
     gwd_job_t job;          /* partial */
     gwd_slot_t *slots;      /* n_nodes */
     uint64_t partial_bytes; /* of one element */
-    /* Areas of `area_bytes` each: this node's partial result; the others' of the own shard, one after the other; both
-     * encoded; the result of the own shard in binary32; and of all shards encoded. */
+    /* Areas of `area_bytes` each: this node's partial result; the others' of the own shard, one after the other; this
+     * node's encoded; the result of the own shard in binary32; and of all shards encoded. */
     unsigned char *memory, *partials, *parts, *codes, *sum, *results;
     uint64_t area_bytes;
 };

@@ -1,7 +1,7 @@
 /* lane_group.h - what a lane keeps of a group
  *
- * Inner header of lane.c (the thread and its messages), lane_group.c (ranks come and go, groups fail) and
- * lane_op.c (operations are matched, run and ended).
+ * Inner header of the lane_*.c files and lane.c: lane.c has the thread and its messages, in lane_group.c ranks come and
+ * go and groups fail, in lane_op.c operations are matched, run and ended.
  *
  * An operation is found by its sequence number in a window of `credits` entries. A rank that runs further
  * ahead than that is stalled: its channel is not read until the oldest operation has ended.

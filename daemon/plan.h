@@ -2,8 +2,8 @@
  *
  * A plan is made once, when the group is, from the configuration (and, with more nodes, from measured
  * links), and does not change while the group lives: bits are a function of placement and plan. It is a
- * short table by bucket size; the first row that is large enough applies. Its hash is shown to users and
- * agreed between nodes.
+ * short table by bucket size; the first row that is large enough applies. Its hash is shown to users; it
+ * differs between nodes that are configured differently.
  */
 #ifndef GWD_PLAN_H
 #define GWD_PLAN_H
