@@ -32,6 +32,11 @@ cJSON *gwd_admin_config(struct gwd_server *server);
 gw_status_t gwd_admin_trace(struct gwd_server *server, const char *cursor, cJSON **json_out, char *text,
                             size_t text_bytes);
 
+/* Adds a field. JSON's numbers are doubles: beyond 2^53 it is rounded. */
+static inline void gwd_admin_number(cJSON *object, const char *name, uint64_t value) {
+    cJSON_AddNumberToObject(object, name, (double)value);
+}
+
 /* Adds the field "node", from GWD_NODE_BYTES bytes. */
 void gwd_admin_add_node(cJSON *json, const uint8_t *node);
 

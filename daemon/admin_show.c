@@ -15,10 +15,6 @@
 #include "kernels.h"
 #include "server.h"
 
-static void number(cJSON *object, const char *name, uint64_t value) {
-    cJSON_AddNumberToObject(object, name, (double)value);
-}
-
 /* Text from clients: made safe for the terminal it will reach. */
 static void foreign(cJSON *object, const char *name, const char *text) {
     char safe[2 * GWD_TEXT_BYTES];
@@ -70,13 +66,13 @@ static void add_totals(cJSON *json, const gwd_server_t *server) {
         residuals += gwd_group_residual_bytes(group);
         flights += group->flight_bytes;
     }
-    number(json, "clients", server->n_sessions);
-    number(json, "groups", server->n_groups);
-    number(json, "buffers", buffers);
-    number(json, "buffer_bytes", bytes - residuals - flights);
-    number(json, "buckets", buckets);
-    number(json, "residual_bytes", residuals);
-    number(json, "flight_bytes", flights);
+    gwd_admin_number(json, "clients", server->n_sessions);
+    gwd_admin_number(json, "groups", server->n_groups);
+    gwd_admin_number(json, "buffers", buffers);
+    gwd_admin_number(json, "buffer_bytes", bytes - residuals - flights);
+    gwd_admin_number(json, "buckets", buckets);
+    gwd_admin_number(json, "residual_bytes", residuals);
+    gwd_admin_number(json, "flight_bytes", flights);
 }
 
 /* Of one device. */
@@ -93,10 +89,10 @@ static cJSON *devices_json(const gwd_server_t *server) {
 
         foreign(json, "uuid", device->uuid);
         cJSON_AddStringToObject(json, "state", atomic_load(&device->failed) ? "failed" : open ? "open" : "closed");
-        number(json, "context_bytes", open ? atomic_load(&device->context_bytes) : 0);
-        number(json, "arena_bytes", open ? arenas_bytes(&server->config) : 0);
-        number(json, "buffers", device->refs);
-        number(json, "buffer_bytes", device->imported);
+        gwd_admin_number(json, "context_bytes", open ? atomic_load(&device->context_bytes) : 0);
+        gwd_admin_number(json, "arena_bytes", open ? arenas_bytes(&server->config) : 0);
+        gwd_admin_number(json, "buffers", device->refs);
+        gwd_admin_number(json, "buffer_bytes", device->imported);
         cJSON_AddItemToArray(list, json);
     }
     return list;
@@ -107,7 +103,7 @@ static const char *engines(const gwd_server_t *server) {
     for (const gwd_device_t *device = server->devices; device; device = device->next)
         if (atomic_load(&device->is_open))
             return "host, staged";
-    return gwd_engine_name(GWD_ENGINE_HOST);
+    return "host";
 }
 
 void gwd_admin_add_node(cJSON *json, const uint8_t *node) {
@@ -138,17 +134,17 @@ cJSON *gwd_admin_status(struct gwd_server *server) {
     cJSON_AddStringToObject(json, "version", server->version);
     gwd_admin_add_node(json, server->node);
     cJSON_AddStringToObject(json, "host", server->host);
-    number(json, "pid", (uint64_t)getpid());
+    gwd_admin_number(json, "pid", (uint64_t)getpid());
     cJSON_AddNumberToObject(json, "uptime_s", seconds_since(server->started_ns));
     cJSON_AddStringToObject(json, "engine", engines(server));
     cJSON_AddStringToObject(json, "isa", gw_kernel_isa());
     cJSON_AddStringToObject(json, "state", server->draining ? "draining" : "serving");
     add_totals(json, server);
-    number(json, "lanes", server->n_lanes);
-    number(json, "reduce_threads", gwd_reduce_threads(server->reduce));
+    gwd_admin_number(json, "lanes", server->n_lanes);
+    gwd_admin_number(json, "reduce_threads", gwd_reduce_threads(server->reduce));
     cJSON_AddNumberToObject(json, "cpu_s", cpu_seconds());
-    number(json, "resident_bytes", resident);
-    number(json, "shared_bytes", shared);
+    gwd_admin_number(json, "resident_bytes", resident);
+    gwd_admin_number(json, "shared_bytes", shared);
     cJSON_AddStringToObject(json, "socket", server->clients.path);
     cJSON_AddStringToObject(json, "admin_socket", server->admins.path);
     cJSON_AddStringToObject(json, "config_file", server->config.file);
@@ -173,15 +169,15 @@ cJSON *gwd_admin_clients(struct gwd_server *server) {
         uint64_t bytes = 0;
 
         gwd_table_each(&session->buffers, add_bytes, &bytes);
-        number(json, "id", session->id);
-        number(json, "uid", session->uid);
+        gwd_admin_number(json, "id", session->id);
+        gwd_admin_number(json, "uid", session->uid);
         cJSON_AddNumberToObject(json, "pid", session->pid);
         foreign(json, "name", session->name);
         cJSON_AddStringToObject(json, "role", session->role == GWD_ROLE_ADMIN ? "admin" : "client");
         cJSON_AddNumberToObject(json, "connected_s", seconds_since(session->connected_ns));
-        number(json, "groups", session->n_members);
-        number(json, "buffers", session->n_buffers);
-        number(json, "buffer_bytes", bytes);
+        gwd_admin_number(json, "groups", session->n_members);
+        gwd_admin_number(json, "buffers", session->n_buffers);
+        gwd_admin_number(json, "buffer_bytes", bytes);
         cJSON_AddItemToArray(list, json);
     }
     return list;
@@ -203,11 +199,11 @@ static cJSON *device_row_json(const gwd_group_t *group) {
     const gwd_plan_t *plan = &group->plan;
     cJSON *json = cJSON_CreateObject();
 
-    number(json, "max_bytes", plan->rows[GWD_PLAN_ROWS - 1].max_bytes);
-    cJSON_AddStringToObject(json, "engine", gwd_engine_name(GWD_ENGINE_STAGED));
-    cJSON_AddStringToObject(json, "mover", gwd_mover_name(GWD_MOVER_COPY));
+    gwd_admin_number(json, "max_bytes", plan->rows[GWD_PLAN_ROWS - 1].max_bytes);
+    cJSON_AddStringToObject(json, "engine", "staged");
+    cJSON_AddStringToObject(json, "mover", "copy");
     cJSON_AddStringToObject(json, "codec", codec_of(group));
-    number(json, "chunk_bytes", plan->device_chunk_bytes);
+    gwd_admin_number(json, "chunk_bytes", plan->device_chunk_bytes);
     cJSON_AddStringToObject(json, "memory", "device");
     return json;
 }
@@ -220,11 +216,11 @@ static cJSON *plan_json(const gwd_group_t *group) {
         const gwd_plan_row_t *row = &plan->rows[i];
         cJSON *json = cJSON_CreateObject();
 
-        number(json, "max_bytes", row->max_bytes);
-        cJSON_AddStringToObject(json, "engine", gwd_engine_name(row->engine));
-        cJSON_AddStringToObject(json, "mover", gwd_mover_name(row->mover));
+        gwd_admin_number(json, "max_bytes", row->max_bytes);
+        cJSON_AddStringToObject(json, "engine", "host");
+        cJSON_AddStringToObject(json, "mover", "shared");
         cJSON_AddStringToObject(json, "codec", codec_of(group));
-        number(json, "chunk_bytes", row->chunk_bytes);
+        gwd_admin_number(json, "chunk_bytes", row->chunk_bytes);
         cJSON_AddStringToObject(json, "memory", "host");
         cJSON_AddItemToArray(list, json);
     }
@@ -241,14 +237,14 @@ static cJSON *ranks_json(const gwd_group_t *group) {
         const uint8_t *node = group->server->node;
         const char *host = member ? group->server->host : gwd_group_remote_host(group, r, &node);
 
-        number(json, "rank", r);
+        gwd_admin_number(json, "rank", r);
         cJSON_AddBoolToObject(json, "present", host != NULL);
         if (member) {
-            number(json, "client", member->session->id);
+            gwd_admin_number(json, "client", member->session->id);
             cJSON_AddNumberToObject(json, "pid", member->session->pid);
-            number(json, "uid", member->session->uid);
+            gwd_admin_number(json, "uid", member->session->uid);
         } else if (host) {
-            number(json, "pid", group->pids[r]);
+            gwd_admin_number(json, "pid", group->pids[r]);
         }
         if (host) {
             cJSON_AddStringToObject(json, "host", host);
@@ -257,9 +253,9 @@ static cJSON *ranks_json(const gwd_group_t *group) {
         if (group->counters) {
             gwd_rank_counters_t *c = &group->counters->ranks[r];
 
-            number(json, "submitted", atomic_load_explicit(&c->submitted, memory_order_relaxed));
-            number(json, "last_count", atomic_load_explicit(&c->last_count, memory_order_relaxed));
-            number(json, "last_ns", atomic_load_explicit(&c->last_ns, memory_order_relaxed));
+            gwd_admin_number(json, "submitted", atomic_load_explicit(&c->submitted, memory_order_relaxed));
+            gwd_admin_number(json, "last_count", atomic_load_explicit(&c->last_count, memory_order_relaxed));
+            gwd_admin_number(json, "last_ns", atomic_load_explicit(&c->last_ns, memory_order_relaxed));
         }
         cJSON_AddItemToArray(list, json);
     }
@@ -269,7 +265,7 @@ static cJSON *ranks_json(const gwd_group_t *group) {
 static cJSON *late_json(const gwd_group_t *group) {
     cJSON *json = cJSON_CreateObject(), *ranks = cJSON_AddArrayToObject(json, "ranks");
 
-    number(json, "sequence", group->waiting.sequence);
+    gwd_admin_number(json, "sequence", group->waiting.sequence);
     cJSON_AddNumberToObject(json, "waited_s", (double)group->waiting.waited_ns * 1e-9);
     for (uint32_t r = 0; r < group->nranks; r++)
         if (!group->waiting.waiters[r].submitted)
@@ -282,10 +278,10 @@ static cJSON *group_json(const gwd_group_t *group) {
     char hash[17], why[96];
     bool staged;
 
-    number(json, "id", group->id);
-    number(json, "nranks", group->nranks);
-    number(json, "uid", group->user->uid);
-    number(json, "epoch", group->epoch);
+    gwd_admin_number(json, "id", group->id);
+    gwd_admin_number(json, "nranks", group->nranks);
+    gwd_admin_number(json, "uid", group->user->uid);
+    gwd_admin_number(json, "epoch", group->epoch);
     if (group->state != GWD_GROUP_ACTIVE) {
         cJSON_AddStringToObject(json, "state", group->state == GWD_GROUP_ID ? "id" : "forming");
         cJSON_AddItemToObject(json, "ranks", ranks_json(group));
@@ -293,7 +289,7 @@ static cJSON *group_json(const gwd_group_t *group) {
     }
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)group->plan.hash);
     staged = atomic_load_explicit(&group->counters->staged, memory_order_relaxed) > 0;
-    cJSON_AddStringToObject(json, "engine", gwd_engine_name(staged ? GWD_ENGINE_STAGED : GWD_ENGINE_HOST));
+    cJSON_AddStringToObject(json, "engine", staged ? "staged" : "host");
     snprintf(why, sizeof(why), "%s%s", group->map ? "the ranks are on several nodes" : "all ranks are on this node",
              staged ? ", and buckets lie in a device's memory" : ", in host memory");
     cJSON_AddStringToObject(json, "why", why);
@@ -303,12 +299,13 @@ static cJSON *group_json(const gwd_group_t *group) {
     cJSON_AddStringToObject(json, "plan_hash", hash);
     if (group->map)
         cJSON_AddItemToObject(json, "wire", gwd_admin_wire(group));
-    number(json, "lane", group->lane);
+    gwd_admin_number(json, "lane", group->lane);
     cJSON_AddStringToObject(json, "state", group->status == GW_OK ? "ok" : "failed");
     cJSON_AddStringToObject(json, "status", gw_status_name(group->status));
     foreign(json, "message", group->message);
-    number(json, "last_completed", atomic_load_explicit(&group->counters->last_completed, memory_order_relaxed));
-    number(json, "in_flight", atomic_load_explicit(&group->counters->in_flight, memory_order_relaxed));
+    gwd_admin_number(json, "last_completed",
+                     atomic_load_explicit(&group->counters->last_completed, memory_order_relaxed));
+    gwd_admin_number(json, "in_flight", atomic_load_explicit(&group->counters->in_flight, memory_order_relaxed));
     if (gwd_group_is_late(group))
         cJSON_AddItemToObject(json, "late", late_json(group));
     cJSON_AddItemToObject(json, "ranks", ranks_json(group));
@@ -350,10 +347,10 @@ static void add_buffer(void *item, void *context) {
     const gwd_buffer_t *buffer = item;
     cJSON *json = cJSON_CreateObject();
 
-    number(json, "id", buffer->handle);
-    number(json, "client", buffer->session->id);
-    number(json, "uid", buffer->session->uid);
-    number(json, "bytes", buffer->bytes);
+    gwd_admin_number(json, "id", buffer->handle);
+    gwd_admin_number(json, "client", buffer->session->id);
+    gwd_admin_number(json, "uid", buffer->session->uid);
+    gwd_admin_number(json, "bytes", buffer->bytes);
     cJSON_AddStringToObject(json, "kind", kind_name(buffer->kind));
     cJSON_AddStringToObject(json, "path", path_of(buffer));
     cJSON_AddBoolToObject(json, "copied", buffer->copied);
@@ -380,20 +377,20 @@ static void add_bucket(void *item, void *context) {
     const bucket_context_t *c = context;
     cJSON *json = cJSON_CreateObject();
 
-    number(json, "group", c->member->group->id);
-    number(json, "rank", c->member->rank);
-    number(json, "bucket", bucket->id);
+    gwd_admin_number(json, "group", c->member->group->id);
+    gwd_admin_number(json, "rank", c->member->rank);
+    gwd_admin_number(json, "bucket", bucket->id);
     foreign(json, "name", bucket->desc.name);
     cJSON_AddStringToObject(json, "collective", gwd_collective_name(bucket->desc.collective));
     cJSON_AddStringToObject(json, "type", gwd_type_name(bucket->desc.type));
     cJSON_AddStringToObject(json, "redop", gwd_bucket_reduces(bucket) ? gwd_redop_name(bucket->desc.redop) : "none");
-    number(json, "count", bucket->desc.count);
+    gwd_admin_number(json, "count", bucket->desc.count);
     cJSON_AddStringToObject(json, "codec", gw_codec_name(bucket->codec));
     cJSON_AddStringToObject(json, "codec_asked", gw_codec_name(bucket->desc.codec));
     cJSON_AddNumberToObject(json, "priority", bucket->desc.priority);
-    number(json, "residual_bytes", bucket->residual ? gwd_residual_bytes(bucket->desc.count) : 0);
-    number(json, "matrices", bucket->desc.n_matrices);
-    number(json, "rounds", atomic_load_explicit(&bucket->rounds, memory_order_relaxed));
+    gwd_admin_number(json, "residual_bytes", bucket->residual ? gwd_residual_bytes(bucket->desc.count) : 0);
+    gwd_admin_number(json, "matrices", bucket->desc.n_matrices);
+    gwd_admin_number(json, "rounds", atomic_load_explicit(&bucket->rounds, memory_order_relaxed));
     cJSON_AddNumberToObject(json, "last_us",
                             (double)atomic_load_explicit(&bucket->last_ns, memory_order_relaxed) * 1e-3);
     cJSON_AddBoolToObject(json, "no_error_feedback", bucket->desc.no_error_feedback);
@@ -420,10 +417,10 @@ static cJSON *lateness_json(const gwd_server_t *server) {
             gwd_rank_counters_t *c = &group->counters->ranks[r];
             cJSON *json = cJSON_CreateObject();
 
-            number(json, "id", group->id);
-            number(json, "rank", r);
-            number(json, "last_count", atomic_load_explicit(&c->last_count, memory_order_relaxed));
-            number(json, "last_ns", atomic_load_explicit(&c->last_ns, memory_order_relaxed));
+            gwd_admin_number(json, "id", group->id);
+            gwd_admin_number(json, "rank", r);
+            gwd_admin_number(json, "last_count", atomic_load_explicit(&c->last_count, memory_order_relaxed));
+            gwd_admin_number(json, "last_ns", atomic_load_explicit(&c->last_ns, memory_order_relaxed));
             cJSON_AddItemToArray(list, json);
         }
     return list;

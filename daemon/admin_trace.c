@@ -21,34 +21,30 @@ enum {
     NUMBER_CHARS = 21,    /* of a lane in the cursor */
 };
 
-static void number(cJSON *object, const char *name, uint64_t value) {
-    cJSON_AddNumberToObject(object, name, (double)value);
-}
-
 /* Only what is of this kind. */
 static cJSON *event_json(const gwd_trace_event_t *event) {
     char safe[4 * GWD_TRACE_NAME_BYTES];
     cJSON *json = cJSON_CreateObject();
 
     cJSON_AddStringToObject(json, "kind", gwd_trace_kind_name(event->kind));
-    number(json, "group", event->group);
-    number(json, "sequence", event->sequence);
-    number(json, "time_ns", event->time_ns);
+    gwd_admin_number(json, "group", event->group);
+    gwd_admin_number(json, "sequence", event->sequence);
+    gwd_admin_number(json, "time_ns", event->time_ns);
     if (event->kind == GWD_TRACE_SUBMIT) {
         gw_escape(event->name, GWD_TRACE_NAME_BYTES, safe, sizeof(safe));
         cJSON_AddStringToObject(json, "name", safe);
         cJSON_AddStringToObject(json, "codec", gw_codec_name((gw_codec_t)event->codec));
     }
     if (event->kind == GWD_TRACE_SUBMIT || event->kind == GWD_TRACE_MATCHED)
-        number(json, "rank", event->index);
+        gwd_admin_number(json, "rank", event->index);
     if (event->kind == GWD_TRACE_SENT || event->kind == GWD_TRACE_RECEIVED)
-        number(json, "node", event->index);
+        gwd_admin_number(json, "node", event->index);
     if (event->kind == GWD_TRACE_FAILED)
         cJSON_AddStringToObject(json, "status", gw_status_name((gw_status_t)event->index));
     if (gwd_trace_takes_time(event->kind))
-        number(json, "duration_ns", event->duration_ns);
+        gwd_admin_number(json, "duration_ns", event->duration_ns);
     if (event->kind == GWD_TRACE_SUBMIT || gwd_trace_takes_time(event->kind))
-        number(json, "bytes", event->bytes);
+        gwd_admin_number(json, "bytes", event->bytes);
     return json;
 }
 
@@ -104,9 +100,9 @@ static void add_process(cJSON *json, const gwd_server_t *server) {
     cJSON_AddStringToObject(json, "version", server->version);
     gwd_admin_add_node(json, server->node);
     cJSON_AddStringToObject(json, "host", server->host);
-    number(json, "pid", (uint64_t)getpid());
-    number(json, "monotonic_ns", now_ns);
-    number(json, "realtime_ns", (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec);
+    gwd_admin_number(json, "pid", (uint64_t)getpid());
+    gwd_admin_number(json, "monotonic_ns", now_ns);
+    gwd_admin_number(json, "realtime_ns", (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec);
 }
 
 gw_status_t gwd_admin_trace(struct gwd_server *server, const char *cursor, cJSON **json_out, char *text,
@@ -133,7 +129,7 @@ gw_status_t gwd_admin_trace(struct gwd_server *server, const char *cursor, cJSON
                            &at[i], &more);
         used += (size_t)snprintf(next + used, NUMBER_CHARS + 1, "%s%llu", i ? "," : "", (unsigned long long)at[i]);
     }
-    number(*json_out, "lost", lost);
+    gwd_admin_number(*json_out, "lost", lost);
     cJSON_AddBoolToObject(*json_out, "more", more);
     cJSON_AddStringToObject(*json_out, "cursor", next);
     status = GW_OK;

@@ -4,10 +4,6 @@
 #include "group_codec.h"
 #include "server.h"
 
-static void number(cJSON *object, const char *name, uint64_t value) {
-    cJSON_AddNumberToObject(object, name, (double)value);
-}
-
 static uint64_t value(const _Atomic uint64_t *counter) {
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
@@ -32,7 +28,7 @@ static cJSON *row_json(const gwd_group_t *group, uint32_t size_class, gw_codec_t
     if (ops == 0 && !(is_planned && is_measured && max_bytes != UINT64_MAX))
         return NULL;
     json = cJSON_CreateObject();
-    number(json, "max_bytes", max_bytes);
+    gwd_admin_number(json, "max_bytes", max_bytes);
     cJSON_AddStringToObject(json, "codec", gw_codec_name(codec));
     cJSON_AddBoolToObject(json, "planned", is_planned);
     if (is_measured && (codec == GW_CODEC_NONE || group->policy.figures.coding[codec] > 0))
@@ -40,9 +36,9 @@ static cJSON *row_json(const gwd_group_t *group, uint32_t size_class, gw_codec_t
                                 predicted_us(group, size_class, codec, ops, value(&counters->bytes)));
     if (ops)
         cJSON_AddNumberToObject(json, "measured_us", 1e-3 * (double)value(&counters->ns) / (double)ops);
-    number(json, "ops", ops);
-    number(json, "bytes_before", value(&counters->bytes_before));
-    number(json, "bytes_after", sent);
+    gwd_admin_number(json, "ops", ops);
+    gwd_admin_number(json, "bytes_before", value(&counters->bytes_before));
+    gwd_admin_number(json, "bytes_after", sent);
     return json;
 }
 
@@ -55,10 +51,10 @@ cJSON *gwd_admin_wire(const gwd_group_t *group) {
     cJSON_AddStringToObject(json, "codec", codec);
     cJSON_AddStringToObject(json, "rounding", group->policy.choice.is_stochastic ? "stochastic" : "nearest");
     cJSON_AddStringToObject(json, "why", why);
-    number(json, "nodes", group->map->n_nodes);
-    number(json, "rails", group->n_rails);
+    gwd_admin_number(json, "nodes", group->map->n_nodes);
+    gwd_admin_number(json, "rails", group->n_rails);
     if (group->policy.is_measured) {
-        number(json, "bytes_per_s", group->policy.figures.bytes_per_s);
+        gwd_admin_number(json, "bytes_per_s", group->policy.figures.bytes_per_s);
         cJSON_AddNumberToObject(json, "latency_us", 1e-3 * (double)group->policy.figures.latency_ns);
     }
     sizes = cJSON_AddArrayToObject(json, "sizes");

@@ -28,7 +28,6 @@ typedef struct gwd_handle {
 /* Imported memory: one range of the daemon's addresses over all parts. */
 typedef struct gwd_memory {
     void *address;         /* of the first byte; a device's address is not for the CPU */
-    uint64_t bytes;        /* as asked for */
     uint64_t mapped_bytes; /* of the whole range that was mapped */
     void *state;           /* the backend's */
 } gwd_memory_t;
@@ -36,8 +35,6 @@ typedef struct gwd_memory {
 typedef struct gwd_context gwd_context_t; /* a device's context, owned by its backend; NULL for host memory */
 
 typedef struct gwd_backend {
-    const char *name;
-
     /* Maps the parts, one after the other, as one range. The fds stay the caller's.
      * Thread: a helper. Blocking: yes.
      * Errors, with text: GW_ERR_BUFFER_*, GW_ERR_INVALID_ARGUMENT, GW_ERR_NO_MEMORY, GW_ERR_SYSTEM; nothing stays
@@ -95,6 +92,6 @@ typedef struct gwd_plugin {
     const gwd_device_backend_t *device;
 } gwd_plugin_t;
 
-enum { GWD_PLUGIN = 2 };
+enum { GWD_PLUGIN = 3 };
 
 #endif

@@ -58,8 +58,8 @@ static gw_status_t check_memfd(const gwd_handle_t *part, size_t index, char *tex
     return GW_OK;
 }
 
-static gw_status_t check_parts(const gwd_handle_t *parts, size_t n_parts, uint64_t *bytes_out, uint64_t *mapped_out,
-                               char *text, size_t text_bytes) {
+static gw_status_t check_parts(const gwd_handle_t *parts, size_t n_parts, uint64_t *mapped_out, char *text,
+                               size_t text_bytes) {
     uint64_t bytes = 0;
 
     for (size_t i = 0; i < n_parts; i++) {
@@ -77,16 +77,15 @@ static gw_status_t check_parts(const gwd_handle_t *parts, size_t n_parts, uint64
             return GW_ERR_INVALID_ARGUMENT;
         }
     }
-    *bytes_out = bytes;
     *mapped_out = round_up(bytes);
     return GW_OK;
 }
 
 static gw_status_t import(gwd_context_t *context, const gwd_handle_t *parts, size_t n_parts, gwd_memory_t *memory_out,
                           char *text, size_t text_bytes) {
-    uint64_t bytes, mapped, at = 0;
+    uint64_t mapped, at = 0;
     unsigned char *base;
-    gw_status_t status = check_parts(parts, n_parts, &bytes, &mapped, text, text_bytes);
+    gw_status_t status = check_parts(parts, n_parts, &mapped, text, text_bytes);
 
     (void)context; /* the host has none */
     if (status != GW_OK)
@@ -103,7 +102,7 @@ static gw_status_t import(gwd_context_t *context, const gwd_handle_t *parts, siz
             goto err_part;
         at += length;
     }
-    *memory_out = (gwd_memory_t){base, bytes, mapped, NULL};
+    *memory_out = (gwd_memory_t){base, mapped, NULL};
     return GW_OK;
 
 err_part:
@@ -121,4 +120,4 @@ static void release(gwd_context_t *context, const gwd_memory_t *memory) {
     (void)munmap(memory->address, memory->mapped_bytes); /* fails only for arguments that are not a mapping */
 }
 
-const gwd_backend_t gwd_backend_host = {"host", import, release};
+const gwd_backend_t gwd_backend_host = {import, release};

@@ -29,7 +29,6 @@ void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, const gwd_plan_config_
     uint64_t most = CHUNK_BYTES_MAX / nranks;
     uint64_t chunk_bytes = config->chunk_bytes < most ? config->chunk_bytes : most;
 
-    plan_out->nranks = nranks;
     plan_out->inline_bytes = config->inline_bytes;
     plan_out->device_chunk_bytes = config->device_chunk_bytes;
     plan_out->device_piece_bytes = chunk_bytes < DEVICE_PIECE_BYTES ? chunk_bytes : DEVICE_PIECE_BYTES;
@@ -39,13 +38,12 @@ void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, const gwd_plan_config_
     plan_out->wire_window_raw = config->wire_window_raw;
     plan_out->is_stochastic = config->is_stochastic;
     plan_out->is_complete = false;
-    plan_out->rows[0] = (gwd_plan_row_t){config->inline_bytes / nranks, GWD_ENGINE_HOST, GWD_MOVER_SHARED, 0};
-    plan_out->rows[1] = (gwd_plan_row_t){UINT64_MAX, GWD_ENGINE_HOST, GWD_MOVER_SHARED, chunk_bytes};
+    plan_out->rows[0] = (gwd_plan_row_t){config->inline_bytes / nranks, 0};
+    plan_out->rows[1] = (gwd_plan_row_t){UINT64_MAX, chunk_bytes};
     for (size_t i = 0; i < GWD_PLAN_ROWS; i++) {
         const gwd_plan_row_t *row = &plan_out->rows[i];
 
         hash = mix(hash, row->max_bytes);
-        hash = mix(hash, (uint64_t)row->engine << 32 | (uint64_t)row->mover << 16);
         hash = mix(hash, row->chunk_bytes);
     }
     hash = mix(hash, plan_out->device_chunk_bytes);
@@ -98,14 +96,4 @@ const gwd_plan_row_t *gwd_plan_row(const gwd_plan_t *plan, uint64_t bytes) {
     while (bytes > row->max_bytes)
         row++;
     return row;
-}
-
-const char *gwd_engine_name(gwd_engine_t engine) {
-    static const char *const names[] = {[GWD_ENGINE_HOST] = "host", [GWD_ENGINE_STAGED] = "staged"};
-    return names[engine];
-}
-
-const char *gwd_mover_name(gwd_mover_t mover) {
-    static const char *const names[] = {[GWD_MOVER_SHARED] = "shared", [GWD_MOVER_COPY] = "copy"};
-    return names[mover];
 }

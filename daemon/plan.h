@@ -13,14 +13,8 @@
 #include "codec_choice.h"
 #include "gradwire.h"
 
-/* Who reduces. A rank's buckets in host memory take `host`; as soon as one rank's is a device's it is `staged`. */
-typedef enum gwd_engine { GWD_ENGINE_HOST, GWD_ENGINE_STAGED } gwd_engine_t;
-typedef enum gwd_mover { GWD_MOVER_SHARED, GWD_MOVER_COPY } gwd_mover_t; /* what carries the bytes */
-
 typedef struct gwd_plan_row {
-    uint64_t max_bytes; /* of one rank's bucket; UINT64_MAX in the last row */
-    gwd_engine_t engine;
-    gwd_mover_t mover;
+    uint64_t max_bytes;   /* of one rank's bucket; UINT64_MAX in the last row */
     uint64_t chunk_bytes; /* reduced by the reduce threads in chunks of this size; 0: by the lane, at once */
 } gwd_plan_row_t;
 
@@ -28,7 +22,6 @@ enum { GWD_PLAN_ROWS = 2 };
 
 typedef struct gwd_plan {
     gwd_plan_row_t rows[GWD_PLAN_ROWS];
-    uint32_t nranks;
     uint64_t inline_bytes;       /* what the lane does itself, all ranks together */
     uint64_t device_chunk_bytes; /* of a device's bucket, at most */
     uint64_t device_piece_bytes; /* of a chunk, that one thread reduces */
@@ -76,8 +69,5 @@ uint64_t gwd_plan_device_chunk(const gwd_plan_t *plan, uint64_t bytes);
 
 /* The row for buckets of `bytes`. */
 const gwd_plan_row_t *gwd_plan_row(const gwd_plan_t *plan, uint64_t bytes);
-
-const char *gwd_engine_name(gwd_engine_t engine);
-const char *gwd_mover_name(gwd_mover_t mover);
 
 #endif

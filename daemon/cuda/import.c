@@ -203,7 +203,6 @@ static gw_status_t import_kind(const gwd_context_t *context, import_state_t *sta
 static gw_status_t import(gwd_context_t *context, const gwd_handle_t *parts, size_t n_parts, gwd_memory_t *memory_out,
                           char *text, size_t text_bytes) {
     import_state_t *state = calloc(1, sizeof(*state) + n_parts * sizeof(state->part_bytes[0]));
-    uint64_t bytes = 0;
     gw_status_t status;
     CUresult result;
 
@@ -221,9 +220,7 @@ static gw_status_t import(gwd_context_t *context, const gwd_handle_t *parts, siz
         free(state);
         return status;
     }
-    for (size_t i = 0; i < n_parts; i++)
-        bytes += parts[i].bytes; /* the sum was checked against the buffer's size */
-    *memory_out = (gwd_memory_t){(void *)(uintptr_t)(state->base + parts[0].offset), bytes, state->range_bytes, state};
+    *memory_out = (gwd_memory_t){(void *)(uintptr_t)(state->base + parts[0].offset), state->range_bytes, state};
     return GW_OK;
 }
 
@@ -244,4 +241,4 @@ static void release(gwd_context_t *context, const gwd_memory_t *memory) {
     free(state);
 }
 
-const gwd_backend_t gwd_cuda_memory = {"cuda", import, release};
+const gwd_backend_t gwd_cuda_memory = {import, release};

@@ -8,7 +8,7 @@
 #include "cunit_main.h"
 
 static unsigned char memory[8192];
-static gwd_buffer_t buffer = {.bytes = sizeof(memory), .memory = {memory, sizeof(memory), sizeof(memory)}};
+static gwd_buffer_t buffer = {.bytes = sizeof(memory), .memory = {memory, sizeof(memory)}};
 
 /* rank 1 of 4: 100 floats in place */
 static gwd_bucket_desc_t base(void) {
