@@ -13,7 +13,7 @@
 #include "server.h"
 #include "unpack.h"
 
-enum { MATRICES_MAX = 1 << 16, NAME_MAX_BYTES = GW_NAME_BYTES };
+enum { MATRICES_MAX = 1 << 16 };
 
 /* A bucket whose BucketLayout messages have not all come. */
 struct gwd_incoming_bucket {
@@ -299,10 +299,10 @@ static void on_bucket_create(session_t *session, gw_frame_t *frame, const Protob
         gwd_session_fatal(session, request, GW_ERR_PROTOCOL, "BucketCreate while the layout of another bucket is due");
         return;
     }
-    if (strlen(create->name) >= NAME_MAX_BYTES || create->matrices > MATRICES_MAX || create->codec >= GW_CODECS) {
+    if (strlen(create->name) >= GW_NAME_BYTES || create->matrices > MATRICES_MAX || create->codec >= GW_CODECS) {
         gwd_session_error(session, request, create->codec >= GW_CODECS ? GW_ERR_UNSUPPORTED : GW_ERR_INVALID_ARGUMENT,
                           "bucket: name of %zu bytes (at most %d), %u matrices (at most %d), codec %u (below %d)",
-                          strlen(create->name), NAME_MAX_BYTES - 1, create->matrices, MATRICES_MAX, create->codec,
+                          strlen(create->name), GW_NAME_BYTES - 1, create->matrices, MATRICES_MAX, create->codec,
                           GW_CODECS);
         return;
     }

@@ -89,10 +89,6 @@ void gwd_log_set_level(gwd_log_level_t level) {
     atomic_store_explicit(&gwd_log_level, (int)level, memory_order_relaxed);
 }
 
-const char *gwd_log_level_name(gwd_log_level_t level) {
-    return level_names[level];
-}
-
 int gwd_log_find_level(const char *name) {
     for (int i = 0; i < n_levels; i++) {
         if (strcmp(level_names[i], name) == 0)

@@ -45,8 +45,6 @@ void gwd_log_init(void);
 
 void gwd_log_set_level(gwd_log_level_t level);
 
-const char *gwd_log_level_name(gwd_log_level_t level);
-
 /* The level of that name, or -1. */
 int gwd_log_find_level(const char *name);
 

@@ -7,7 +7,7 @@
 
 #include "device.h"
 
-enum { UUID_BYTES = 48, CALL_BYTES = 96, FOLLOWERS_MAX = 16 };
+enum { UUID_BYTES = 48, FOLLOWERS_MAX = 16 };
 
 /* A stream that does what is to be done behind the work of another; see follower.c. */
 typedef struct gw_follower {

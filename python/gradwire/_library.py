@@ -12,7 +12,7 @@ from . import errors
 
 NAME = "libgradwire.so.0"
 FOLDERS = ("/usr/local/lib", "/usr/lib", "/usr/lib64")
-OK, IN_PROGRESS, BUSY, STALE = 0, 1, 21, 35
+OK, IN_PROGRESS, BUSY = 0, 1, 21
 
 
 class UniqueId(Structure):
@@ -73,7 +73,6 @@ _OTHERS = {
     "gw_group_rank": ([c_void_p], c_int),
     "gw_group_size": ([c_void_p], c_int),
     "gw_buffer_data": ([c_void_p], c_void_p),
-    "gw_buffer_path": ([c_void_p], c_char_p),
 }
 
 

@@ -24,7 +24,6 @@ class Buffer:
     def __init__(self, handle: int, nbytes: int):
         self.handle, self.bytes = handle, nbytes
         self.address = _library.library().gw_buffer_data(handle) or 0
-        self.path = _library.library().gw_buffer_path(handle).decode()
 
     def view(self, offset: int, nbytes: int) -> Any:
         """Its memory, for frombuffer of NumPy and torch."""

@@ -69,10 +69,8 @@ typedef uint64_t address_t;
     X(to_device, "cuMemcpyHtoDAsync_v2", (address_t, const void *, size_t, void *))                                    \
     X(to_host, "cuMemcpyDtoHAsync_v2", (void *, address_t, size_t, void *))                                            \
     X(stream_create, "cuStreamCreate", (void **, unsigned))                                                            \
-    X(stream_destroy, "cuStreamDestroy_v2", (void *))                                                                  \
     X(stream_sync, "cuStreamSynchronize", (void *))                                                                    \
-    X(stream_query, "cuStreamQuery", (void *))                                                                         \
-    X(memory_info, "cuMemGetInfo_v2", (size_t *, size_t *))
+    X(stream_query, "cuStreamQuery", (void *))
 
 #define FIELD(field, name, arguments) int(*field) arguments;
 static struct calls { CALLS(FIELD) } cu;
@@ -254,13 +252,6 @@ void devmem_download(void *to, const void *from, uint64_t bytes, void *stream) {
     devmem_stream_sync(stream);
 }
 
-uint64_t devmem_free_bytes(void) {
-    size_t available, total;
-
-    must(cu.memory_info(&available, &total), "cuMemGetInfo");
-    return available;
-}
-
 /* ---- streams -------------------------------------------------------------------------------------- */
 
 void *devmem_stream_new(void) {
@@ -268,10 +259,6 @@ void *devmem_stream_new(void) {
 
     must(cu.stream_create(&stream, NON_BLOCKING), "cuStreamCreate");
     return stream;
-}
-
-void devmem_stream_free(void *stream) {
-    must(cu.stream_destroy(stream), "cuStreamDestroy");
 }
 
 void devmem_stream_sync(void *stream) {

@@ -48,13 +48,9 @@ void devmem_download(void *to, const void *from, uint64_t bytes, void *stream);
 
 /* A stream that waits for no other. */
 void *devmem_stream_new(void);
-void devmem_stream_free(void *stream); /* what it still has to do is done all the same */
 void devmem_stream_sync(void *stream);
 
 /* Waits for at most `ms` until the stream has nothing left to do; tells whether that is so. */
 bool devmem_stream_wait(void *stream, int64_t ms);
-
-/* Free memory of the device. */
-uint64_t devmem_free_bytes(void);
 
 #endif

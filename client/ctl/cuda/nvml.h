@@ -12,7 +12,7 @@
 
 typedef struct nvml_device *nvml_device_t;
 
-enum { NVML_OK = 0, NVML_TOO_SMALL = 7 };
+enum { NVML_OK = 0 };
 enum { NVML_LINKS_MAX = 36 };
 enum { NVML_REMOTE_GPU = 0, NVML_REMOTE_SWITCH = 2 };
 enum { NVML_P2P_NVLINK = 2, NVML_P2P_OK = 0 };
