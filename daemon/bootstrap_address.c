@@ -10,6 +10,17 @@
 
 #include "config.h"
 
+static uint16_t port_of(const gwd_address_t *address) {
+    return ntohs(address->any.sa_family == AF_INET6 ? address->ip6.sin6_port : address->ip4.sin_port);
+}
+
+static void set_port(gwd_address_t *address, uint16_t port) {
+    if (address->any.sa_family == AF_INET6)
+        address->ip6.sin6_port = htons(port);
+    else
+        address->ip4.sin_port = htons(port);
+}
+
 void gwd_address_text(const gwd_address_t *address, char *text, size_t text_bytes) {
     char number[INET6_ADDRSTRLEN] = "?", scope[IF_NAMESIZE + 1] = "";
 
@@ -20,18 +31,7 @@ void gwd_address_text(const gwd_address_t *address, char *text, size_t text_byte
     } else {
         (void)inet_ntop(AF_INET, &address->ip4.sin_addr, number, sizeof(number));
     }
-    snprintf(text, text_bytes, "%s%s port %u", number, scope, gwd_address_port(address));
-}
-
-uint16_t gwd_address_port(const gwd_address_t *address) {
-    return ntohs(address->any.sa_family == AF_INET6 ? address->ip6.sin6_port : address->ip4.sin_port);
-}
-
-void gwd_address_set_port(gwd_address_t *address, uint16_t port) {
-    if (address->any.sa_family == AF_INET6)
-        address->ip6.sin6_port = htons(port);
-    else
-        address->ip4.sin_port = htons(port);
+    snprintf(text, text_bytes, "%s%s port %u", number, scope, port_of(address));
 }
 
 socklen_t gwd_address_bytes(const gwd_address_t *address) {
@@ -53,7 +53,7 @@ static bool is_loopback(const gwd_address_t *address) {
 }
 
 static bool same(const gwd_address_t *a, const gwd_address_t *b) {
-    if (a->any.sa_family != b->any.sa_family || gwd_address_port(a) != gwd_address_port(b))
+    if (a->any.sa_family != b->any.sa_family || port_of(a) != port_of(b))
         return false;
     if (a->any.sa_family == AF_INET)
         return a->ip4.sin_addr.s_addr == b->ip4.sin_addr.s_addr;
@@ -102,7 +102,7 @@ static unsigned add_interfaces(gwd_address_list_t *list, uint16_t port, const pi
 
         if (!fits(entry, pick, &address))
             continue;
-        gwd_address_set_port(&address, port);
+        set_port(&address, port);
         add(list, &address);
         n++;
     }
@@ -155,7 +155,7 @@ static gw_status_t parse_word(const char *word, uint16_t port, gwd_address_list_
                      word);
             return GW_ERR_INVALID_ARGUMENT;
         }
-        gwd_address_set_port(&address, port);
+        set_port(&address, port);
         add(list, &address);
         return GW_OK;
     }
@@ -197,14 +197,14 @@ void gwd_address_to_id(const gwd_address_list_t *listeners, gwd_id_layout_t *lay
         const gwd_address_t *address = &listeners->items[i];
 
         if (is_wildcard(address))
-            (void)add_interfaces(&reached, gwd_address_port(address), &(pick_t){.family = address->any.sa_family});
+            (void)add_interfaces(&reached, port_of(address), &(pick_t){.family = address->any.sa_family});
         else
             add(&reached, address);
     }
     for (unsigned i = 0; i < reached.n && i < GWD_ID_ADDRESSES; i++) {
         const gwd_address_t *address = &reached.items[i];
         gwd_id_address_t *entry = &layout->addresses[i];
-        uint16_t port = gwd_address_port(address);
+        uint16_t port = port_of(address);
 
         entry->family = address->any.sa_family == AF_INET6 ? 6 : 4;
         entry->port[0] = (uint8_t)(port >> 8);
@@ -244,7 +244,7 @@ void gwd_address_from_id(const gwd_id_layout_t *layout, gwd_address_list_t *list
         } else {
             continue;
         }
-        gwd_address_set_port(&address, (uint16_t)(entry->port[0] << 8 | entry->port[1]));
+        set_port(&address, (uint16_t)(entry->port[0] << 8 | entry->port[1]));
         if (is_link_local(&address))
             add_scopes(list_out, &address);
         else

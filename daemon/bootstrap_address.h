@@ -50,8 +50,6 @@ _Static_assert(sizeof(gwd_id_layout_t) == sizeof(gw_unique_id_t), "the id is par
 /* "10.0.0.1 port 7411" */
 void gwd_address_text(const gwd_address_t *address, char *text, size_t text_bytes);
 
-uint16_t gwd_address_port(const gwd_address_t *address);
-void gwd_address_set_port(gwd_address_t *address, uint16_t port);
 socklen_t gwd_address_bytes(const gwd_address_t *address);
 
 /* Reads wire.listen: addresses and names of interfaces. Errors, with text: GW_ERR_INVALID_ARGUMENT. */

@@ -72,7 +72,7 @@ gw_status_t gwd_lane_group_new(gwd_lane_t *lane, gwd_group_seed_t *seed, gwd_lan
     return GW_OK;
 }
 
-void gwd_lane_group_free(gwd_lane_group_t *group) {
+static void free_group(gwd_lane_group_t *group) {
     for (uint32_t r = 0; r < group->nranks; r++)
         free(group->ranks[r].buckets);
     gwd_lane_free_flights(group);
@@ -337,7 +337,7 @@ void gwd_lane_free_ended(gwd_lane_t *lane) {
         uint32_t id = group->id;
 
         lane->ended = group->next;
-        gwd_lane_group_free(group);
+        free_group(group);
         if (first)
             gwd_lane_rail_freed(first, id);
     }

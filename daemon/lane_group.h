@@ -154,7 +154,6 @@ void gwd_lane_take_commands(gwd_lane_t *lane);
 
 /* lane_group.c */
 gw_status_t gwd_lane_group_new(gwd_lane_t *lane, gwd_group_seed_t *seed, gwd_lane_group_t **group_out);
-void gwd_lane_group_free(gwd_lane_group_t *group);
 gwd_lane_group_t *gwd_lane_group_find(const gwd_lane_t *lane, uint32_t id);
 gw_status_t gwd_lane_group_add_bucket(gwd_lane_group_t *group, uint32_t rank, gwd_bucket_t *bucket);
 void gwd_lane_group_detach_bucket(gwd_lane_group_t *group, uint32_t rank, uint32_t bucket_id, uint64_t cookie);

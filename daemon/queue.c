@@ -56,6 +56,13 @@ static bool grow(gwd_queue_t *queue) {
     return true;
 }
 
+static void wake(gwd_queue_t *queue) {
+    uint64_t one = 1;
+    ssize_t put = write(queue->wake_fd, &one, sizeof(one));
+
+    (void)put; /* EAGAIN: the counter is full, so the receiver is awake */
+}
+
 bool gwd_queue_push(gwd_queue_t *queue, const void *item) {
     bool ok = true;
 
@@ -69,7 +76,7 @@ bool gwd_queue_push(gwd_queue_t *queue, const void *item) {
     }
     pthread_mutex_unlock(&queue->mutex);
     if (ok)
-        gwd_queue_wake(queue);
+        wake(queue);
     return ok;
 }
 
@@ -92,11 +99,4 @@ void gwd_queue_clear_wake(gwd_queue_t *queue) {
     ssize_t got = read(queue->wake_fd, &value, sizeof(value));
 
     (void)got; /* EAGAIN: it was empty already */
-}
-
-void gwd_queue_wake(gwd_queue_t *queue) {
-    uint64_t one = 1;
-    ssize_t put = write(queue->wake_fd, &one, sizeof(one));
-
-    (void)put; /* EAGAIN: the counter is full, so the receiver is awake */
 }

@@ -40,7 +40,4 @@ static inline bool gwd_queue_empty(const gwd_queue_t *queue) {
 /* Empties the eventfd: called before popping until false, so that no wake is lost. */
 void gwd_queue_clear_wake(gwd_queue_t *queue);
 
-/* Wakes the receiver without an item. Thread: any. */
-void gwd_queue_wake(gwd_queue_t *queue);
-
 #endif

@@ -33,7 +33,8 @@ static int fill_address(const char *path, struct sockaddr_un *address, socklen_t
     return 0;
 }
 
-int gwd_sd_notify(const char *state, const char *status) {
+/* Sends one state, such as "READY=1", with a line of status for people behind it (NULL: none). */
+static int notify(const char *state, const char *status) {
     const char *path = getenv("NOTIFY_SOCKET");
     struct sockaddr_un address;
     socklen_t address_bytes;
@@ -63,7 +64,7 @@ int gwd_sd_notify(const char *state, const char *status) {
 }
 
 int gwd_sd_ready(const char *status) {
-    return gwd_sd_notify("READY=1", status);
+    return notify("READY=1", status);
 }
 
 int gwd_sd_reloading(void) {
@@ -74,11 +75,11 @@ int gwd_sd_reloading(void) {
         return -errno;
     int64_t usec = (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
     snprintf(state, sizeof(state), "RELOADING=1\nMONOTONIC_USEC=%" PRId64, usec);
-    return gwd_sd_notify(state, NULL);
+    return notify(state, NULL);
 }
 
 int gwd_sd_stopping(const char *status) {
-    return gwd_sd_notify("STOPPING=1", status);
+    return notify("STOPPING=1", status);
 }
 
 /* ---- sockets ------------------------------------------------------------------------------------ */

@@ -17,11 +17,8 @@ typedef struct gwd_sd_socket {
     char name[64]; /* FileDescriptorName= of the socket unit */
 } gwd_sd_socket_t;
 
-/* Sends one state, such as "READY=1", with a line of status for people behind it (NULL: none).
- * Returns 0, also without a service manager, or the negative errno. */
-int gwd_sd_notify(const char *state, const char *status);
-
-/* The states there are. A reload is over with the next gwd_sd_ready. */
+/* Each sends a state, with a line of status for people behind it (NULL: none). A reload is over with the next
+ * gwd_sd_ready. They return 0, also without a service manager, or the negative errno. */
 int gwd_sd_ready(const char *status);
 int gwd_sd_reloading(void);
 int gwd_sd_stopping(const char *status);

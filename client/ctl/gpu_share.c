@@ -18,21 +18,22 @@
 #include "gwctl.h"
 #include "run.h"
 
-enum { LIMIT_S = 60 };
+enum { LIMIT_S = 60, LINE_BYTES = 320 };
 static const char *const outcomes[] = {"works", "broken", "wrong", "full"};
 enum { N_OUTCOMES = sizeof(outcomes) / sizeof(outcomes[0]) };
 
 /* ---- lines -------------------------------------------------------------------------------------- */
 
-void gwctl_share_to_line(const char *uuid, const gwctl_share_t *share, char *line) {
+/* One line of text a share, with the UUID of its device. Reading it returns false when the text is no share. */
+static void to_line(const char *uuid, const gwctl_share_t *share, char *line) {
     char hex[2 * GWCTL_HANDLE_BYTES + 1];
     for (size_t i = 0; i < GWCTL_HANDLE_BYTES; i++)
         snprintf(hex + 2 * i, 3, "%02x", share->handle[i]);
-    snprintf(line, GWCTL_SHARE_LINE_BYTES, "%s %d %" PRIu64 " %" PRIu64 " %d %s\n", uuid, (int)share->kind,
-             share->bytes, share->seed, share->fd, hex);
+    snprintf(line, LINE_BYTES, "%s %d %" PRIu64 " %" PRIu64 " %d %s\n", uuid, (int)share->kind, share->bytes,
+             share->seed, share->fd, hex);
 }
 
-bool gwctl_share_from_line(const char *line, char *uuid, gwctl_share_t *share_out) {
+static bool from_line(const char *line, char *uuid, gwctl_share_t *share_out) {
     gwctl_share_t share = {.fd = -1};
     char hex[2 * GWCTL_HANDLE_BYTES + 1] = "";
     int kind;
@@ -57,7 +58,7 @@ static gwctl_outcome_t use(const gwctl_gpu_api_t *api, const gwctl_gpus_t *gpus,
     char uuid[GWCTL_UUID_BYTES];
     gwctl_share_t share;
     gwctl_device_t *device;
-    if (!gwctl_share_from_line(line, uuid, &share)) {
+    if (!from_line(line, uuid, &share)) {
         snprintf(why, GWCTL_WHY_BYTES, "what was handed over cannot be read");
         return GWCTL_BROKEN;
     }
@@ -78,7 +79,7 @@ static gwctl_outcome_t use(const gwctl_gpu_api_t *api, const gwctl_gpus_t *gpus,
 int gwctl_gpu_import(const gwctl_options_t *options, const char *const *arguments, size_t n_arguments) {
     static gwctl_gpus_t gpus;
     const gwctl_gpu_api_t *api = NULL;
-    char line[GWCTL_SHARE_LINE_BYTES];
+    char line[LINE_BYTES];
     char why[GWCTL_WHY_BYTES];
     (void)options;
     (void)arguments;
@@ -124,7 +125,7 @@ static void import_all(gwctl_trial_t *trials, size_t n, char *input, char *outpu
             continue;
         if (trials[i].share.fd >= 0)
             fcntl(trials[i].share.fd, F_SETFD, 0); /* to be inherited */
-        gwctl_share_to_line(trials[i].gpu->uuid, &trials[i].share, place);
+        to_line(trials[i].gpu->uuid, &trials[i].share, place);
         place += strlen(place);
     }
     if (place == input)
@@ -138,7 +139,7 @@ static void import_all(gwctl_trial_t *trials, size_t n, char *input, char *outpu
 }
 
 void gwctl_share_try(const gwctl_gpu_api_t *api, gwctl_trial_t *trials, size_t n) {
-    size_t text_bytes = n * (GWCTL_SHARE_LINE_BYTES + GWCTL_WHY_BYTES) + 1;
+    size_t text_bytes = n * (LINE_BYTES + GWCTL_WHY_BYTES) + 1;
     char *input = malloc(text_bytes);
     char *output = malloc(text_bytes);
     for (size_t i = 0; i < n; i++) {

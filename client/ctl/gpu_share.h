@@ -4,12 +4,6 @@
 
 #include "gpu.h"
 
-enum { GWCTL_SHARE_LINE_BYTES = 320 };
-
-/* One line of text a share, with the UUID of its device. Reading it returns false when the text is no share. */
-void gwctl_share_to_line(const char *uuid, const gwctl_share_t *share, char *line);
-bool gwctl_share_from_line(const char *line, char *uuid, gwctl_share_t *share_out);
-
 /* What became of shares, each tried by one process that is started for all of them. */
 typedef struct gwctl_trial {
     const gwctl_gpu_t *gpu;

@@ -53,9 +53,6 @@ const char *gwctl_links_pick(gwctl_links_t *links, const gwctl_options_t *option
 /* links_rate.c: fills what moved from `before` to `now`. */
 void gwctl_links_compare(const gwctl_links_t *before, gwctl_links_t *now);
 
-/* A counter's growth. A smaller value is one that wrapped around, at 32 or 64 bits, or began anew: then false. */
-bool gwctl_counter_growth(uint64_t before, uint64_t now, uint64_t *growth_out);
-
 /* The counter of this name, or NULL. */
 const gwctl_counter_t *gwctl_counter_find(const gwctl_counters_t *counters, const char *name);
 

@@ -3,8 +3,9 @@
 
 #include "links.h"
 
-/* Growth by more than half the range is no growth: the counter began anew. */
-bool gwctl_counter_growth(uint64_t before, uint64_t now, uint64_t *growth_out) {
+/* A smaller value is one that wrapped around, at 32 or 64 bits, or began anew: then false. Growth by more than half the
+ * range is no growth: the counter began anew. */
+static bool growth_of(uint64_t before, uint64_t now, uint64_t *growth_out) {
     uint64_t growth = now - before;
     if (now < before && before <= UINT32_MAX) {
         growth &= UINT32_MAX;
@@ -29,8 +30,8 @@ static void compare_counters(const gwctl_counters_t *before, gwctl_counters_t *n
     for (size_t i = 0; i < now->count; i++) {
         gwctl_counter_t *counter = &now->counter[i];
         const gwctl_counter_t *old = gwctl_counter_find(before, counter->name);
-        counter->moved_known = old != NULL && old->known && counter->known &&
-                               gwctl_counter_growth(old->value, counter->value, &counter->moved);
+        counter->moved_known =
+            old != NULL && old->known && counter->known && growth_of(old->value, counter->value, &counter->moved);
     }
 }
 
