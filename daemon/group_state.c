@@ -215,10 +215,7 @@ static void reply_saved(gwd_session_t *session, uint32_t request, uint64_t bytes
 static void command_lane(const gwd_group_t *group, gwd_command_kind_t kind, const job_t *job) {
     gwd_command_t command = {.kind = kind, .group = group->id, .cookie = (uint64_t)(uintptr_t)job};
 
-    if (gwd_lane_send(group->server->lanes[group->lane], &command))
-        return;
-    gwd_log(GWD_LOG_ERROR, "group", "out of memory: group %u cannot go on, and the daemon neither", group->id);
-    abort();
+    gwd_lane_must_send(group->server->lanes[group->lane], &command);
 }
 
 static void free_job(job_t *job) {

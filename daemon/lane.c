@@ -390,6 +390,13 @@ bool gwd_lane_send(gwd_lane_t *lane, const gwd_command_t *command) {
     return gwd_queue_push(&lane->commands, command);
 }
 
+void gwd_lane_must_send(gwd_lane_t *lane, const gwd_command_t *command) {
+    if (gwd_lane_send(lane, command))
+        return;
+    gwd_log(GWD_LOG_ERROR, "lane", "out of memory: group %u cannot go on, and the daemon neither", command->group);
+    abort();
+}
+
 const gwd_stats_t *gwd_lane_stats(const gwd_lane_t *lane) {
     return &lane->stats;
 }

@@ -192,6 +192,9 @@ uint64_t gwd_lane_flight_bytes(const gwd_plan_t *plan, uint32_t n_nodes, uint32_
 /* Sends a command. On failure (out of memory) returns false and nothing was taken over. */
 bool gwd_lane_send(gwd_lane_t *lane, const gwd_command_t *command);
 
+/* The same for a command without which memory, ranks or another lane would hang for ever: out of memory ends the daemon. */
+void gwd_lane_must_send(gwd_lane_t *lane, const gwd_command_t *command);
+
 const gwd_stats_t *gwd_lane_stats(const gwd_lane_t *lane);
 const gwd_trace_t *gwd_lane_trace(const gwd_lane_t *lane);
 

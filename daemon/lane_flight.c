@@ -107,6 +107,14 @@ void gwd_wire_cancel(gwd_op_t *op) {
 
 /* ---- jobs --------------------------------------------------------------------------------------------- */
 
+static gwd_slot_t *slot_of(gwd_job_t *job) {
+    return (gwd_slot_t *)(void *)((char *)job - offsetof(gwd_slot_t, job));
+}
+
+static gwd_wire_flight_t *flight_of(gwd_job_t *job) {
+    return (gwd_wire_flight_t *)(void *)((char *)job - offsetof(gwd_wire_flight_t, job));
+}
+
 /* Small work is done at once, else threads do it. */
 static void start_job(gwd_wire_flight_t *flight, gwd_job_t *job, uint64_t n_chunks, uint64_t bytes) {
     gwd_lane_group_t *group = flight->op->group;
@@ -175,7 +183,7 @@ static void hold(gwd_wire_flight_t *flight) {
 /* ---- final -------------------------------------------------------------------------------------------- */
 
 static void do_final(gwd_job_t *job, uint64_t chunk) {
-    gwd_slot_t *slot = (gwd_slot_t *)(void *)((char *)job - offsetof(gwd_slot_t, job));
+    gwd_slot_t *slot = slot_of(job);
 
     (void)chunk;
     if (!gwd_flight_open_parts(slot->flight))
@@ -185,7 +193,7 @@ static void do_final(gwd_job_t *job, uint64_t chunk) {
 }
 
 static void final_ended(gwd_job_t *job) {
-    gwd_slot_t *slot = (gwd_slot_t *)((char *)job - offsetof(gwd_slot_t, job));
+    gwd_slot_t *slot = slot_of(job);
     gwd_wire_flight_t *flight = slot->flight;
 
     job_came_back(flight, gwd_flight_shard_bytes(slot));
@@ -225,7 +233,7 @@ static void part_came(gwd_pending_t *pending, gw_status_t status) {
 /* ---- spread ------------------------------------------------------------------------------------------- */
 
 static void do_spread(gwd_job_t *job, uint64_t chunk) {
-    gwd_slot_t *slot = (gwd_slot_t *)(void *)((char *)job - offsetof(gwd_slot_t, job));
+    gwd_slot_t *slot = slot_of(job);
 
     (void)chunk;
     if (gwd_flight_open_result(slot->flight, slot))
@@ -233,7 +241,7 @@ static void do_spread(gwd_job_t *job, uint64_t chunk) {
 }
 
 static void spread_ended(gwd_job_t *job) {
-    gwd_slot_t *slot = (gwd_slot_t *)((char *)job - offsetof(gwd_slot_t, job));
+    gwd_slot_t *slot = slot_of(job);
 
     job_came_back(slot->flight, gwd_flight_shard_bytes(slot));
     slot->job_step = GWD_STEP_ENDED;
@@ -275,14 +283,14 @@ static void partial_is_there(gwd_wire_flight_t *flight) {
 
 /* Chunk i of the job is node i's shard. */
 static void do_partial(gwd_job_t *job, uint64_t chunk) {
-    gwd_wire_flight_t *flight = (gwd_wire_flight_t *)(void *)((char *)job - offsetof(gwd_wire_flight_t, job));
+    gwd_wire_flight_t *flight = flight_of(job);
 
     gwd_code_partial(flight, &flight->slots[chunk]);
     gwd_flight_seal_part(flight, &flight->slots[chunk]);
 }
 
 static void partial_ended(gwd_job_t *job) {
-    gwd_wire_flight_t *flight = (gwd_wire_flight_t *)(void *)((char *)job - offsetof(gwd_wire_flight_t, job));
+    gwd_wire_flight_t *flight = flight_of(job);
 
     job_came_back(flight, gwd_flight_chunk_bytes(flight));
     flight->partial = GWD_STEP_ENDED;

@@ -175,6 +175,9 @@ void gwd_lane_submit(gwd_lane_rank_t *rank, const gwd_submit_t *submit);
 /* Fails the group, since a rank sent what no client library sends. */
 void gwd_lane_broke_protocol(gwd_lane_rank_t *rank, const char *how);
 void gwd_lane_op_finished(gwd_op_t *op);
+
+/* Moves the window past everything that has ended. */
+void gwd_lane_advance_tail(gwd_lane_group_t *group);
 void gwd_lane_poll_waiting(gwd_lane_t *lane);
 
 /* Sends a Complete, if there is room for it. */

@@ -64,8 +64,7 @@ static void end_part(gwd_op_t *op, uint32_t index, gw_status_t status, uint64_t 
     gwd_lane_bucket_ended(rank, bucket);
 }
 
-/* Moves the window past everything that has ended, and says how far that is. */
-static void advance_tail(gwd_lane_group_t *group) {
+void gwd_lane_advance_tail(gwd_lane_group_t *group) {
     while (gwd_op_at(group, group->tail)->sequence == group->tail &&
            gwd_op_at(group, group->tail)->state == GWD_OP_FREE)
         group->tail++;
@@ -89,7 +88,7 @@ static void free_op(gwd_op_t *op) {
     op->state = GWD_OP_FREE;
     atomic_fetch_sub_explicit(&group->counters->in_flight, 1, memory_order_relaxed);
     gwd_stats_subtract(&group->lane->stats.ops_in_flight, 1);
-    advance_tail(group);
+    gwd_lane_advance_tail(group);
     if (group->status == GW_OK) /* once it has failed, the number stays what all survivors have read */
         publish_progress(group);
 }

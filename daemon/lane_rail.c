@@ -10,23 +10,13 @@
 #include <string.h>
 
 #include "lane_flight.h"
-#include "log.h"
 #include "transport.h"
-
-/* Without it another lane would wait for ever. */
-static void must_send(gwd_lane_t *lane, const gwd_command_t *command) {
-    if (gwd_lane_send(lane, command))
-        return;
-    gwd_log(GWD_LOG_ERROR, "lane", "out of memory: the lanes of group %u cannot go on, and it would hang",
-            command->group);
-    abort();
-}
 
 static void tell_failure(gwd_lane_t *lane, const gwd_lane_group_t *group, gw_status_t status, const char *text) {
     const gwd_command_t command = {
         .kind = GWD_COMMAND_FAIL, .group = group->id, .status = status, .text = strdup(text)};
 
-    must_send(lane, &command);
+    gwd_lane_must_send(lane, &command);
 }
 
 /* ---- the first rail ------------------------------------------------------------------------------------- */
@@ -72,7 +62,7 @@ static void hand_out(gwd_op_t *op) {
     const gwd_command_t command = {.kind = GWD_COMMAND_RAIL_RUN, .group = group->id, .op = op, .lane = group->lane};
 
     for (uint32_t rail = 1; rail < op->n_rails; rail++) {
-        must_send(group->wire->lanes[rail], &command);
+        gwd_lane_must_send(group->wire->lanes[rail], &command);
         op->rails_left++;
     }
 }
@@ -99,7 +89,7 @@ void gwd_rails_probe(const gwd_lane_group_t *group) {
     const gwd_command_t command = {.kind = GWD_COMMAND_PROBE, .group = group->id};
 
     for (uint32_t rail = 1; group->rail == 0 && rail <= group->wire->rails_open; rail++)
-        must_send(group->wire->lanes[rail], &command);
+        gwd_lane_must_send(group->wire->lanes[rail], &command);
 }
 
 /* Those that were not opened, since there was no memory, are the last. */
@@ -115,7 +105,7 @@ void gwd_rails_leave(gwd_lane_group_t *group) {
         return;
     group->n_running += group->wire->rails_open;
     for (uint32_t rail = 1; rail <= group->wire->rails_open; rail++)
-        must_send(group->wire->lanes[rail], &command);
+        gwd_lane_must_send(group->wire->lanes[rail], &command);
 }
 
 static void part_done(gwd_op_t *op) {
@@ -171,7 +161,7 @@ static void carry(gwd_lane_group_t *group, gwd_op_t *whole) {
 static void answer_done(gwd_lane_t *first, uint32_t id, gwd_op_t *whole) {
     const gwd_command_t command = {.kind = GWD_COMMAND_RAIL_DONE, .group = id, .op = whole};
 
-    must_send(first, &command);
+    gwd_lane_must_send(first, &command);
 }
 
 void gwd_rail_part_ended(gwd_op_t *op) {
@@ -180,9 +170,7 @@ void gwd_rail_part_ended(gwd_op_t *op) {
 
     op->whole = NULL;
     op->state = GWD_OP_FREE;
-    while (gwd_op_at(group, group->tail)->sequence == group->tail &&
-           gwd_op_at(group, group->tail)->state == GWD_OP_FREE)
-        group->tail++;
+    gwd_lane_advance_tail(group);
     group->n_running--;
     answer_done(group->first_rail, group->id, whole);
     gwd_lane_group_release(group);
@@ -194,7 +182,7 @@ static void refuse(const gwd_lane_group_t *group, const gwd_command_t *command) 
         gwd_command_t fail = {.kind = GWD_COMMAND_FAIL, .group = command->group, .status = GW_ERR_NO_MEMORY};
 
         fail.text = strdup("the daemon has no memory for a group on several nodes");
-        must_send(command->lane, &fail);
+        gwd_lane_must_send(command->lane, &fail);
     }
     answer_done(command->lane, command->group, command->op);
 }
@@ -208,7 +196,7 @@ static void leave(gwd_lane_group_t *group) {
 void gwd_lane_rail_freed(gwd_lane_t *first, uint32_t id) {
     const gwd_command_t command = {.kind = GWD_COMMAND_RAIL_LEFT, .group = id};
 
-    must_send(first, &command);
+    gwd_lane_must_send(first, &command);
 }
 
 void gwd_lane_rail_failed(const gwd_lane_group_t *group, const char *text) {

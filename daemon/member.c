@@ -22,14 +22,6 @@ static gwd_lane_t *lane_of(const gwd_group_t *group) {
     return group->server->lanes[group->lane];
 }
 
-/* A command that must not be lost: without it memory or ranks would hang for ever. */
-static void command_lane(const gwd_group_t *group, const gwd_command_t *command) {
-    if (gwd_lane_send(lane_of(group), command))
-        return;
-    gwd_log(GWD_LOG_ERROR, "group", "out of memory: group %u cannot go on, and the daemon neither", group->id);
-    abort();
-}
-
 gw_status_t gwd_member_new(gwd_session_t *session, gwd_group_t *group, uint32_t rank, uint32_t request,
                            gwd_member_t **member_out, char *text, size_t text_bytes) {
     gwd_member_t *member;
@@ -154,8 +146,8 @@ void gwd_member_leave(gwd_member_t *member, uint32_t request, const gwd_leave_re
     gwd_group_give_up_split(group, reason->status, text);
     command.text = strdup(text);
     if (!command.text)
-        abort(); /* as in command_lane() */
-    command_lane(group, &command);
+        abort(); /* as in gwd_lane_must_send() */
+    gwd_lane_must_send(lane_of(group), &command);
 }
 
 /* The lane has it, but the rank was never told; it hears nothing more. The lanes of other nodes may tell their loops
@@ -169,10 +161,10 @@ void gwd_member_withdraw(gwd_member_t *member, gw_status_t status, const char *t
                              .text = strdup(text)};
 
     if (!command.text)
-        abort(); /* as in command_lane() */
+        abort(); /* as in gwd_lane_must_send() */
     member->leaving = true;
     member->request = 0;
-    command_lane(member->group, &command);
+    gwd_lane_must_send(lane_of(member->group), &command);
 }
 
 gw_status_t gwd_member_add_bucket(gwd_member_t *member, gwd_bucket_t *bucket, char *text, size_t text_bytes) {
@@ -218,10 +210,10 @@ void gwd_member_end_bucket(gwd_member_t *member, gwd_bucket_t *bucket, uint32_t 
                              .cookie = (uint64_t)(uintptr_t)detach};
 
     if (!detach)
-        abort(); /* as in command_lane() */
+        abort(); /* as in gwd_lane_must_send() */
     *detach = (detach_t){member, bucket, request};
     bucket->ending = true;
-    command_lane(member->group, &command);
+    gwd_lane_must_send(lane_of(member->group), &command);
 }
 
 typedef struct end_users {
