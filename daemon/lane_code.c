@@ -23,26 +23,26 @@ static const float *floats(const void *memory) {
 }
 
 /* The first number of a shard in what is kept of its bucket. */
-static uint64_t place(const gwd_wire_flight_t *flight, const gwd_slot_t *slot) {
-    return flight->chunk * gwd_flight_exchange(flight)->chunk_count + slot->first;
+static uint64_t place(const gwd_wire_flight_t *flight, const gwd_shard_t *shard) {
+    return flight->chunk * gwd_flight_exchange(flight)->chunk_count + shard->first;
 }
 
-static unsigned char *output(const gwd_wire_flight_t *flight, const gwd_slot_t *slot, uint32_t i) {
-    return (unsigned char *)flight->out[i] + slot->first * gw_type_bytes(gwd_flight_exchange(flight)->type);
+static unsigned char *output(const gwd_wire_flight_t *flight, const gwd_shard_t *shard, uint32_t i) {
+    return (unsigned char *)flight->out[i] + shard->first * gw_type_bytes(gwd_flight_exchange(flight)->type);
 }
 
 /* ---- what travels --------------------------------------------------------------------------------------- */
 
-gwd_load_t gwd_code_part_out(const gwd_wire_flight_t *flight, const gwd_slot_t *slot) {
-    uint64_t at = raw_bytes(flight, slot->first);
+gwd_load_t gwd_code_part_out(const gwd_wire_flight_t *flight, const gwd_shard_t *shard) {
+    uint64_t at = raw_bytes(flight, shard->first);
 
-    if (gwd_code_is_coded(flight) && !slot->part_out.raw)
-        return (gwd_load_t){flight->codes + at, gw_codec_bytes(flight->codec, slot->count)};
-    return (gwd_load_t){(unsigned char *)(uintptr_t)flight->mine + at, raw_bytes(flight, slot->count)};
+    if (gwd_code_is_coded(flight) && !shard->part_out.raw)
+        return (gwd_load_t){flight->codes + at, gw_codec_bytes(flight->codec, shard->count)};
+    return (gwd_load_t){(unsigned char *)(uintptr_t)flight->mine + at, raw_bytes(flight, shard->count)};
 }
 
 gwd_load_t gwd_code_part_in(const gwd_wire_flight_t *flight, uint32_t node, bool raw) {
-    const gwd_slot_t *own = gwd_flight_own(flight);
+    const gwd_shard_t *own = gwd_flight_own(flight);
     uint64_t each =
         (raw_bytes(flight, own->count) + 63) / 64 * 64 + 64; /* a code of few numbers is longer than they are */
 
@@ -52,7 +52,7 @@ gwd_load_t gwd_code_part_in(const gwd_wire_flight_t *flight, uint32_t node, bool
 }
 
 gwd_load_t gwd_code_result_out(const gwd_wire_flight_t *flight, bool raw) {
-    const gwd_slot_t *own = gwd_flight_own(flight);
+    const gwd_shard_t *own = gwd_flight_own(flight);
 
     if (!gwd_code_is_coded(flight))
         return (gwd_load_t){output(flight, own, 0), own->count * gw_type_bytes(gwd_flight_exchange(flight)->type)};
@@ -61,11 +61,11 @@ gwd_load_t gwd_code_result_out(const gwd_wire_flight_t *flight, bool raw) {
     return (gwd_load_t){flight->results + raw_bytes(flight, own->first), gw_codec_bytes(flight->codec, own->count)};
 }
 
-gwd_load_t gwd_code_result_in(const gwd_wire_flight_t *flight, const gwd_slot_t *slot, bool raw) {
+gwd_load_t gwd_code_result_in(const gwd_wire_flight_t *flight, const gwd_shard_t *shard, bool raw) {
     if (!gwd_code_is_coded(flight))
-        return (gwd_load_t){output(flight, slot, 0), slot->count * gw_type_bytes(gwd_flight_exchange(flight)->type)};
-    return (gwd_load_t){flight->results + raw_bytes(flight, slot->first),
-                        raw ? raw_bytes(flight, slot->count) : gw_codec_bytes(flight->codec, slot->count)};
+        return (gwd_load_t){output(flight, shard, 0), shard->count * gw_type_bytes(gwd_flight_exchange(flight)->type)};
+    return (gwd_load_t){flight->results + raw_bytes(flight, shard->first),
+                        raw ? raw_bytes(flight, shard->count) : gw_codec_bytes(flight->codec, shard->count)};
 }
 
 /* ---- partial -------------------------------------------------------------------------------------------- */
@@ -81,7 +81,7 @@ static uint64_t mix(uint64_t hash, uint64_t number) {
 /* Stochastic rounding of a shard: its random bits are a function of the bucket, of how many operations it has had, of
  * which node encodes, of whether it is a result, and of each number's place in the bucket: nothing that differs when the
  * same is run again. NULL: to nearest. */
-static const gw_codec_round_t *rounding(const gwd_wire_flight_t *flight, const gwd_slot_t *slot, bool is_result,
+static const gw_codec_round_t *rounding(const gwd_wire_flight_t *flight, const gwd_shard_t *shard, bool is_result,
                                         gw_codec_round_t *round) {
     const gwd_op_t *op = flight->op;
     uint64_t node = op->group->wire->map->own_node;
@@ -89,63 +89,63 @@ static const gw_codec_round_t *rounding(const gwd_wire_flight_t *flight, const g
     if (!op->group->plan.is_stochastic)
         return NULL;
     round->seed = mix(mix(op->parts[0].bucket->fingerprint, op->wire_round), node << 1 | is_result);
-    round->first = place(flight, slot);
+    round->first = place(flight, shard);
     return round;
 }
 
-static float *residual(float *numbers, const gwd_wire_flight_t *flight, const gwd_slot_t *slot) {
-    return numbers ? numbers + place(flight, slot) : NULL;
+static float *residual(float *numbers, const gwd_wire_flight_t *flight, const gwd_shard_t *shard) {
+    return numbers ? numbers + place(flight, shard) : NULL;
 }
 
-static void encode_part(gwd_wire_flight_t *flight, gwd_slot_t *slot, const float *values) {
+static void encode_part(gwd_wire_flight_t *flight, gwd_shard_t *shard, const float *values) {
     const struct gwd_residual *kept = flight->residual;
     gw_codec_round_t round;
 
-    slot->part_out.raw = !gw_codec_is_finite(values, slot->count);
-    if (!slot->part_out.raw)
-        gw_codec_encode(flight->codec, values, rounding(flight, slot, false, &round),
-                        residual(kept ? kept->parts : NULL, flight, slot),
-                        flight->codes + raw_bytes(flight, slot->first), slot->count);
+    shard->part_out.raw = !gw_codec_is_finite(values, shard->count);
+    if (!shard->part_out.raw)
+        gw_codec_encode(flight->codec, values, rounding(flight, shard, false, &round),
+                        residual(kept ? kept->parts : NULL, flight, shard),
+                        flight->codes + raw_bytes(flight, shard->first), shard->count);
 }
 
-void gwd_code_partial(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
+void gwd_code_partial(gwd_wire_flight_t *flight, gwd_shard_t *shard) {
     const gwd_exchange_t *x = gwd_flight_exchange(flight);
     const void *in[GWD_RANKS_MAX], *values;
-    unsigned char *to = flight->partials + raw_bytes(flight, slot->first);
+    unsigned char *to = flight->partials + raw_bytes(flight, shard->first);
 
-    if (slot->count == 0)
+    if (shard->count == 0)
         return;
-    slot->marks = (gwd_marks_t){.reduce_ns = gwd_now_ns()};
+    shard->marks = (gwd_marks_t){.reduce_ns = gwd_now_ns()};
     for (uint32_t i = 0; i < flight->n_in; i++)
-        in[i] = (const unsigned char *)flight->in[i] + slot->first * gw_type_bytes(x->type);
-    values = (const unsigned char *)flight->in[0] + slot->first * gw_type_bytes(x->type);
+        in[i] = (const unsigned char *)flight->in[i] + shard->first * gw_type_bytes(x->type);
+    values = (const unsigned char *)flight->in[0] + shard->first * gw_type_bytes(x->type);
     if (flight->n_in > 1 || !gw_kernel_partial_is_input(x->type, x->redop)) {
-        gw_kernel_partial(x->type, x->redop, in, flight->n_in, to, slot->count);
+        gw_kernel_partial(x->type, x->redop, in, flight->n_in, to, shard->count);
         values = to;
     } else {
-        slot->marks.reduce_ns = 0; /* there is nothing to add */
+        shard->marks.reduce_ns = 0; /* there is nothing to add */
     }
-    if (gwd_code_is_coded(flight) && slot != gwd_flight_own(flight)) {
-        slot->marks.encode_ns = gwd_now_ns();
-        encode_part(flight, slot, floats(values));
+    if (gwd_code_is_coded(flight) && shard != gwd_flight_own(flight)) {
+        shard->marks.encode_ns = gwd_now_ns();
+        encode_part(flight, shard, floats(values));
     }
-    slot->marks.end_ns = gwd_now_ns();
+    shard->marks.end_ns = gwd_now_ns();
 }
 
 /* ---- final ---------------------------------------------------------------------------------------------- */
 
-static const unsigned char *own_part(const gwd_wire_flight_t *flight, const gwd_slot_t *own) {
+static const unsigned char *own_part(const gwd_wire_flight_t *flight, const gwd_shard_t *own) {
     return flight->mine + raw_bytes(flight, own->first);
 }
 
 /* Sums in node order, then divides. */
-static void sum_parts(const gwd_wire_flight_t *flight, const gwd_slot_t *own) {
+static void sum_parts(const gwd_wire_flight_t *flight, const gwd_shard_t *own) {
     const gwd_exchange_t *x = gwd_flight_exchange(flight);
     void *sum = flight->sum;
     const void *in[2] = {sum, NULL};
 
     for (uint32_t i = 0; i < gwd_flight_nodes(flight); i++) {
-        bool raw = i == own->node || flight->slots[i].part_in.raw;
+        bool raw = i == own->node || flight->shards[i].part_in.raw;
 
         in[1] = i == own->node ? own_part(flight, own) : gwd_code_part_in(flight, i, raw).data;
         if (!raw)
@@ -159,34 +159,34 @@ static void sum_parts(const gwd_wire_flight_t *flight, const gwd_slot_t *own) {
 }
 
 /* Numbers in binary32 into all outputs of this node, in the bucket's type. */
-static void store(const gwd_wire_flight_t *flight, const gwd_slot_t *slot, const void *values) {
+static void store(const gwd_wire_flight_t *flight, const gwd_shard_t *shard, const void *values) {
     void *out[GWD_RANKS_MAX];
 
     for (uint32_t i = 0; i < flight->n_out; i++)
-        out[i] = output(flight, slot, i);
-    gw_kernel_final(gwd_flight_exchange(flight)->type, GW_SUM, &values, 1, 1, out, flight->n_out, slot->count);
+        out[i] = output(flight, shard, i);
+    gw_kernel_final(gwd_flight_exchange(flight)->type, GW_SUM, &values, 1, 1, out, flight->n_out, shard->count);
 }
 
 /* What is encoded to the outputs; `raw`: as it is. */
-static void decode_result(const gwd_wire_flight_t *flight, const gwd_slot_t *slot, bool raw) {
-    const unsigned char *code = flight->results + raw_bytes(flight, slot->first);
+static void decode_result(const gwd_wire_flight_t *flight, const gwd_shard_t *shard, bool raw) {
+    const unsigned char *code = flight->results + raw_bytes(flight, shard->first);
     enum { BLOCK = 16 * GW_CODEC_BLOCK };
     float values[BLOCK];
-    gwd_slot_t piece = {0}; /* no copy: the slot's transfers go on meanwhile */
+    gwd_shard_t piece = {0}; /* no copy: the shard's transfers go on meanwhile */
 
     if (raw) {
-        store(flight, slot, code);
+        store(flight, shard, code);
         return;
     }
-    for (uint64_t at = 0; at < slot->count; at += BLOCK) {
-        piece.first = slot->first + at;
-        piece.count = slot->count - at < BLOCK ? slot->count - at : BLOCK;
+    for (uint64_t at = 0; at < shard->count; at += BLOCK) {
+        piece.first = shard->first + at;
+        piece.count = shard->count - at < BLOCK ? shard->count - at : BLOCK;
         gw_codec_decode(flight->codec, code + gw_codec_bytes(flight->codec, at), values, piece.count, false);
         store(flight, &piece, values);
     }
 }
 
-static void final_coded(gwd_wire_flight_t *flight, gwd_slot_t *own) {
+static void final_coded(gwd_wire_flight_t *flight, gwd_shard_t *own) {
     const struct gwd_residual *kept = flight->residual;
     gw_codec_round_t round;
     float *sum = (float *)(void *)flight->sum;
@@ -206,7 +206,7 @@ static void final_coded(gwd_wire_flight_t *flight, gwd_slot_t *own) {
 }
 
 /* Not encoded. */
-static void final_plain(const gwd_wire_flight_t *flight, const gwd_slot_t *own) {
+static void final_plain(const gwd_wire_flight_t *flight, const gwd_shard_t *own) {
     const gwd_exchange_t *x = gwd_flight_exchange(flight);
     uint32_t n = gwd_flight_nodes(flight);
     const void *in[GWD_RANKS_MAX];
@@ -224,7 +224,7 @@ static void final_plain(const gwd_wire_flight_t *flight, const gwd_slot_t *own) 
     gw_kernel_final(x->type, x->redop, in, n, flight->op->group->nranks_all, out, flight->n_out, own->count);
 }
 
-void gwd_code_final(gwd_wire_flight_t *flight, gwd_slot_t *own) {
+void gwd_code_final(gwd_wire_flight_t *flight, gwd_shard_t *own) {
     if (gwd_code_is_coded(flight))
         final_coded(flight, own);
     else
@@ -232,13 +232,13 @@ void gwd_code_final(gwd_wire_flight_t *flight, gwd_slot_t *own) {
     own->marks.end_ns = gwd_now_ns();
 }
 
-void gwd_code_spread(gwd_wire_flight_t *flight, gwd_slot_t *slot) {
-    uint64_t bytes = slot->count * gw_type_bytes(gwd_flight_exchange(flight)->type);
+void gwd_code_spread(gwd_wire_flight_t *flight, gwd_shard_t *shard) {
+    uint64_t bytes = shard->count * gw_type_bytes(gwd_flight_exchange(flight)->type);
 
     if (gwd_code_is_coded(flight))
-        decode_result(flight, slot, slot->result_in.raw);
+        decode_result(flight, shard, shard->result_in.raw);
     else
         for (uint32_t i = 1; i < flight->n_out; i++)
-            memcpy(output(flight, slot, i), output(flight, slot, 0), bytes);
-    slot->marks.end_ns = gwd_now_ns();
+            memcpy(output(flight, shard, i), output(flight, shard, 0), bytes);
+    shard->marks.end_ns = gwd_now_ns();
 }

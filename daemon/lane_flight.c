@@ -53,13 +53,13 @@ void gwd_wire_check_end(gwd_op_t *op) {
 
 /* A transfer that failed: the link has, or was ended since the group has. */
 static void transfer_ended(gwd_transfer_t *transfer, gw_status_t status) {
-    gwd_wire_flight_t *flight = transfer->slot->flight;
+    gwd_wire_flight_t *flight = transfer->shard->flight;
 
     transfer->step = GWD_STEP_ENDED;
     if (status == GW_OK)
         gwd_flight_count_ended(transfer);
     else
-        gwd_wire_lost(flight->op->group, transfer->slot->node, "a transfer failed");
+        gwd_wire_lost(flight->op->group, transfer->shard->node, "a transfer failed");
     end_one(flight);
 }
 
@@ -81,13 +81,13 @@ static void cancel_flight(gwd_wire_flight_t *flight) {
 
     give_up(&flight->partial, &given_up);
     for (uint32_t i = 0; i < n; i++) {
-        gwd_slot_t *slot = &flight->slots[i];
+        gwd_shard_t *shard = &flight->shards[i];
 
-        give_up(&slot->part_out.step, &given_up);
-        give_up(&slot->part_in.step, &given_up);
-        give_up(&slot->result_out.step, &given_up);
-        give_up(&slot->result_in.step, &given_up);
-        give_up(&slot->job_step, &given_up);
+        give_up(&shard->part_out.step, &given_up);
+        give_up(&shard->part_in.step, &given_up);
+        give_up(&shard->result_out.step, &given_up);
+        give_up(&shard->result_in.step, &given_up);
+        give_up(&shard->job_step, &given_up);
     }
     while (given_up-- > 0)
         end_one(flight);
@@ -107,8 +107,8 @@ void gwd_wire_cancel(gwd_op_t *op) {
 
 /* ---- jobs --------------------------------------------------------------------------------------------- */
 
-static gwd_slot_t *slot_of(gwd_job_t *job) {
-    return (gwd_slot_t *)(void *)((char *)job - offsetof(gwd_slot_t, job));
+static gwd_shard_t *shard_of(gwd_job_t *job) {
+    return (gwd_shard_t *)(void *)((char *)job - offsetof(gwd_shard_t, job));
 }
 
 static gwd_wire_flight_t *flight_of(gwd_job_t *job) {
@@ -142,21 +142,21 @@ static void job_came_back(const gwd_wire_flight_t *flight, uint64_t bytes) {
 
 /* ---- sending and receiving ------------------------------------------------------------------------------ */
 
-/* `what` tells how the load is encoded and sealed: of a result the own slot's. */
-static void send_load(gwd_slot_t *slot, gwd_transfer_t *transfer, gwd_wire_kind_t kind, gwd_load_t load,
+/* `what` tells how the load is encoded and sealed: of a result the own shard's. */
+static void send_load(gwd_shard_t *shard, gwd_transfer_t *transfer, gwd_wire_kind_t kind, gwd_load_t load,
                       const gwd_transfer_t *what) {
-    gwd_wire_flight_t *flight = slot->flight;
+    gwd_wire_flight_t *flight = shard->flight;
     gwd_lane_group_t *group = flight->op->group;
     gwd_wire_header_t header = {.wire_id = group->wire->map->wire_id,
                                 .sequence = flight->op->sequence,
                                 .chunk = flight->chunk,
-                                .taken = group->wire->peers[slot->node].taken,
+                                .taken = group->wire->peers[shard->node].taken,
                                 .epoch = group->epoch,
                                 .node = group->wire->map->own_node,
                                 .kind = kind,
                                 .status = what->raw && gwd_code_is_coded(flight) ? GWD_FLIGHT_RAW : 0,
                                 .payload = what->sealed};
-    gwd_peer_t *peer = &group->wire->peers[slot->node];
+    gwd_peer_t *peer = &group->wire->peers[shard->node];
     gw_status_t status = GW_ERR_ABORTED;
 
     if (transfer->step != GWD_STEP_EXPECTED)
@@ -183,32 +183,32 @@ static void hold(gwd_wire_flight_t *flight) {
 /* ---- final -------------------------------------------------------------------------------------------- */
 
 static void do_final(gwd_job_t *job, uint64_t chunk) {
-    gwd_slot_t *slot = slot_of(job);
+    gwd_shard_t *shard = shard_of(job);
 
     (void)chunk;
-    if (!gwd_flight_open_parts(slot->flight))
+    if (!gwd_flight_open_parts(shard->flight))
         return;
-    gwd_code_final(slot->flight, slot);
-    gwd_flight_seal_result(slot->flight);
+    gwd_code_final(shard->flight, shard);
+    gwd_flight_seal_result(shard->flight);
 }
 
 static void final_ended(gwd_job_t *job) {
-    gwd_slot_t *slot = slot_of(job);
-    gwd_wire_flight_t *flight = slot->flight;
+    gwd_shard_t *shard = shard_of(job);
+    gwd_wire_flight_t *flight = shard->flight;
 
-    job_came_back(flight, gwd_flight_shard_bytes(slot));
-    slot->job_step = GWD_STEP_ENDED;
-    gwd_flight_count_job(slot);
+    job_came_back(flight, gwd_flight_shard_bytes(shard));
+    shard->job_step = GWD_STEP_ENDED;
+    gwd_flight_count_job(shard);
     gwd_flight_check_parts(flight);
     for (uint32_t i = 0; i < gwd_flight_nodes(flight); i++)
-        if (flight->slots[i].result_out.step == GWD_STEP_EXPECTED)
-            send_load(&flight->slots[i], &flight->slots[i].result_out, GWD_WIRE_RESULT,
-                      gwd_flight_result_out(flight, slot->result_out.raw), &slot->result_out);
+        if (flight->shards[i].result_out.step == GWD_STEP_EXPECTED)
+            send_load(&flight->shards[i], &flight->shards[i].result_out, GWD_WIRE_RESULT,
+                      gwd_flight_result_out(flight, shard->result_out.raw), &shard->result_out);
     end_one(flight);
 }
 
 static void try_final(gwd_wire_flight_t *flight) {
-    gwd_slot_t *own = gwd_flight_own(flight);
+    gwd_shard_t *own = gwd_flight_own(flight);
 
     if (own->job_step != GWD_STEP_EXPECTED || flight->parts_missing > 0 || flight->inputs_missing ||
         flight->partial == GWD_STEP_UNDERWAY)
@@ -221,7 +221,7 @@ static void try_final(gwd_wire_flight_t *flight) {
 
 static void part_came(gwd_pending_t *pending, gw_status_t status) {
     gwd_transfer_t *transfer = (gwd_transfer_t *)pending;
-    gwd_wire_flight_t *flight = transfer->slot->flight;
+    gwd_wire_flight_t *flight = transfer->shard->flight;
 
     flight->parts_missing--;
     hold(flight);
@@ -233,36 +233,36 @@ static void part_came(gwd_pending_t *pending, gw_status_t status) {
 /* ---- spread ------------------------------------------------------------------------------------------- */
 
 static void do_spread(gwd_job_t *job, uint64_t chunk) {
-    gwd_slot_t *slot = slot_of(job);
+    gwd_shard_t *shard = shard_of(job);
 
     (void)chunk;
-    if (gwd_flight_open_result(slot->flight, slot))
-        gwd_code_spread(slot->flight, slot);
+    if (gwd_flight_open_result(shard->flight, shard))
+        gwd_code_spread(shard->flight, shard);
 }
 
 static void spread_ended(gwd_job_t *job) {
-    gwd_slot_t *slot = slot_of(job);
+    gwd_shard_t *shard = shard_of(job);
 
-    job_came_back(slot->flight, gwd_flight_shard_bytes(slot));
-    slot->job_step = GWD_STEP_ENDED;
-    gwd_flight_count_job(slot);
-    if (slot->result_in.forged)
-        gwd_wire_forged(slot->flight->op->group, slot->node);
-    end_one(slot->flight);
+    job_came_back(shard->flight, gwd_flight_shard_bytes(shard));
+    shard->job_step = GWD_STEP_ENDED;
+    gwd_flight_count_job(shard);
+    if (shard->result_in.forged)
+        gwd_wire_forged(shard->flight->op->group, shard->node);
+    end_one(shard->flight);
 }
 
 static void result_came(gwd_pending_t *pending, gw_status_t status) {
     gwd_transfer_t *transfer = (gwd_transfer_t *)pending;
-    gwd_slot_t *slot = transfer->slot;
-    gwd_wire_flight_t *flight = slot->flight;
+    gwd_shard_t *shard = transfer->shard;
+    gwd_wire_flight_t *flight = shard->flight;
 
     hold(flight);
     transfer_ended(transfer, status);
-    if (slot->job_step == GWD_STEP_EXPECTED) {
-        slot->job_step = GWD_STEP_UNDERWAY;
-        slot->job.work = do_spread;
-        slot->job.on_finished = spread_ended;
-        start_job(flight, &slot->job, 1, gwd_flight_shard_bytes(slot));
+    if (shard->job_step == GWD_STEP_EXPECTED) {
+        shard->job_step = GWD_STEP_UNDERWAY;
+        shard->job.work = do_spread;
+        shard->job.on_finished = spread_ended;
+        start_job(flight, &shard->job, 1, gwd_flight_shard_bytes(shard));
     }
     end_one(flight);
 }
@@ -273,10 +273,10 @@ static void partial_is_there(gwd_wire_flight_t *flight) {
     uint32_t n = gwd_flight_nodes(flight);
 
     for (uint32_t i = 0; i < n; i++) {
-        gwd_slot_t *slot = &flight->slots[i];
+        gwd_shard_t *shard = &flight->shards[i];
 
-        if (slot->part_out.step == GWD_STEP_EXPECTED)
-            send_load(slot, &slot->part_out, GWD_WIRE_PART, gwd_flight_part_out(flight, slot), &slot->part_out);
+        if (shard->part_out.step == GWD_STEP_EXPECTED)
+            send_load(shard, &shard->part_out, GWD_WIRE_PART, gwd_flight_part_out(flight, shard), &shard->part_out);
     }
     try_final(flight);
 }
@@ -285,8 +285,8 @@ static void partial_is_there(gwd_wire_flight_t *flight) {
 static void do_partial(gwd_job_t *job, uint64_t chunk) {
     gwd_wire_flight_t *flight = flight_of(job);
 
-    gwd_code_partial(flight, &flight->slots[chunk]);
-    gwd_flight_seal_part(flight, &flight->slots[chunk]);
+    gwd_code_partial(flight, &flight->shards[chunk]);
+    gwd_flight_seal_part(flight, &flight->shards[chunk]);
 }
 
 static void partial_ended(gwd_job_t *job) {
@@ -295,7 +295,7 @@ static void partial_ended(gwd_job_t *job) {
     job_came_back(flight, gwd_flight_chunk_bytes(flight));
     flight->partial = GWD_STEP_ENDED;
     for (uint32_t i = 0; i < gwd_flight_nodes(flight); i++)
-        gwd_flight_count_job(&flight->slots[i]);
+        gwd_flight_count_job(&flight->shards[i]);
     if (!flight->mine)
         flight->mine = flight->partials;
     partial_is_there(flight);
@@ -304,12 +304,12 @@ static void partial_ended(gwd_job_t *job) {
 
 /* ---- beginning ---------------------------------------------------------------------------------------- */
 
-static void reset(gwd_slot_t *slot) {
-    slot->part_out = (gwd_transfer_t){.pending = {sent}, .slot = slot};
-    slot->part_in = (gwd_transfer_t){.pending = {part_came}, .slot = slot};
-    slot->result_out = (gwd_transfer_t){.pending = {sent}, .slot = slot};
-    slot->result_in = (gwd_transfer_t){.pending = {result_came}, .slot = slot};
-    slot->job_step = GWD_STEP_NONE;
+static void reset(gwd_shard_t *shard) {
+    shard->part_out = (gwd_transfer_t){.pending = {sent}, .shard = shard};
+    shard->part_in = (gwd_transfer_t){.pending = {part_came}, .shard = shard};
+    shard->result_out = (gwd_transfer_t){.pending = {sent}, .shard = shard};
+    shard->result_in = (gwd_transfer_t){.pending = {result_came}, .shard = shard};
+    shard->job_step = GWD_STEP_NONE;
 }
 
 /* An all_reduce has a shard a node; elsewhere one node has all: the one with the result, or with the input. */
@@ -323,20 +323,20 @@ static void cut(gwd_wire_flight_t *flight) {
 
     each = (each + round - 1) / round * round;
     for (uint32_t i = 0; i < map->n_nodes; i++) {
-        gwd_slot_t *slot = &flight->slots[i];
+        gwd_shard_t *shard = &flight->shards[i];
         uint64_t left = flight->at.count - first;
 
-        slot->first = sharded ? first : 0;
-        slot->count = sharded ? (left < each ? left : each) : i == owner ? flight->at.count : 0;
-        first += sharded ? slot->count : 0;
-        reset(slot);
+        shard->first = sharded ? first : 0;
+        shard->count = sharded ? (left < each ? left : each) : i == owner ? flight->at.count : 0;
+        first += sharded ? shard->count : 0;
+        reset(shard);
     }
 }
 
 static void plan_steps(gwd_wire_flight_t *flight) {
     const gwd_exchange_t *x = gwd_flight_exchange(flight);
     uint32_t n = gwd_flight_nodes(flight);
-    gwd_slot_t *own = gwd_flight_own(flight);
+    gwd_shard_t *own = gwd_flight_own(flight);
     bool to_all = flight->at.n_out > 1;
     bool changes = gwd_code_is_coded(flight) || flight->op->group->wire->cipher; /* what travels is not what is used */
 
@@ -346,22 +346,22 @@ static void plan_steps(gwd_wire_flight_t *flight) {
     if (own->count > 0)
         expect(flight, &own->job_step);
     for (uint32_t i = 0; i < n; i++) {
-        gwd_slot_t *slot = &flight->slots[i];
+        gwd_shard_t *shard = &flight->shards[i];
 
-        if (slot == own)
+        if (shard == own)
             continue;
         if (own->count > 0 && flight->combines) {
-            expect(flight, &slot->part_in.step);
+            expect(flight, &shard->part_in.step);
             flight->parts_missing++;
         }
         if (own->count > 0 && to_all)
-            expect(flight, &slot->result_out.step);
-        if (slot->count > 0 && flight->combines)
-            expect(flight, &slot->part_out.step);
-        if (slot->count > 0 && to_all) {
-            expect(flight, &slot->result_in.step);
+            expect(flight, &shard->result_out.step);
+        if (shard->count > 0 && flight->combines)
+            expect(flight, &shard->part_out.step);
+        if (shard->count > 0 && to_all) {
+            expect(flight, &shard->result_in.step);
             if (flight->n_out > 1 || changes)
-                expect(flight, &slot->job_step);
+                expect(flight, &shard->job_step);
         }
     }
     if (!flight->combines)

@@ -30,13 +30,13 @@ static void begin(gwd_transfer_t *transfer, uint64_t bytes) {
 }
 
 void gwd_flight_count_received(gwd_transfer_t *transfer, uint64_t bytes) {
-    gwd_stats_add(&transfer->slot->flight->op->group->lane->stats.wire_bytes_received, bytes);
+    gwd_stats_add(&transfer->shard->flight->op->group->lane->stats.wire_bytes_received, bytes);
     begin(transfer, bytes);
 }
 
 void gwd_flight_count_sent(gwd_transfer_t *transfer, gwd_wire_kind_t kind, uint64_t bytes) {
-    const gwd_slot_t *slot = transfer->slot;
-    const gwd_op_t *op = slot->flight->op;
+    const gwd_shard_t *shard = transfer->shard;
+    const gwd_op_t *op = shard->flight->op;
     uint64_t before;
 
     begin(transfer, bytes);
@@ -44,22 +44,22 @@ void gwd_flight_count_sent(gwd_transfer_t *transfer, gwd_wire_kind_t kind, uint6
     if (!op->wire_counters)
         return;
     before = kind == GWD_WIRE_PART
-                 ? slot->count * slot->flight->partial_bytes
-                 : gwd_flight_own(slot->flight)->count * gw_type_bytes(gwd_flight_exchange(slot->flight)->type);
+                 ? shard->count * shard->flight->partial_bytes
+                 : gwd_flight_own(shard->flight)->count * gw_type_bytes(gwd_flight_exchange(shard->flight)->type);
     /* Several lanes may carry the operation. */
     atomic_fetch_add_explicit(&op->wire_counters->sent, bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&op->wire_counters->bytes_before, before, memory_order_relaxed);
 }
 
 void gwd_flight_count_ended(const gwd_transfer_t *transfer) {
-    const gwd_slot_t *slot = transfer->slot;
-    bool is_out = transfer == &slot->part_out || transfer == &slot->result_out;
+    const gwd_shard_t *shard = transfer->shard;
+    bool is_out = transfer == &shard->part_out || transfer == &shard->result_out;
 
-    gwd_lane_trace_span(slot->flight->op, is_out ? GWD_TRACE_SENT : GWD_TRACE_RECEIVED, slot->node, transfer->bytes,
+    gwd_lane_trace_span(shard->flight->op, is_out ? GWD_TRACE_SENT : GWD_TRACE_RECEIVED, shard->node, transfer->bytes,
                         transfer->begin_ns, gwd_now_ns());
 }
 
-void gwd_flight_count_job(const gwd_slot_t *slot) {
-    if (slot->count > 0 && slot->marks.end_ns > 0) /* else it did not open */
-        gwd_lane_trace_marks(slot->flight->op, &slot->marks, gwd_flight_shard_bytes(slot));
+void gwd_flight_count_job(const gwd_shard_t *shard) {
+    if (shard->count > 0 && shard->marks.end_ns > 0) /* else it did not open */
+        gwd_lane_trace_marks(shard->flight->op, &shard->marks, gwd_flight_shard_bytes(shard));
 }

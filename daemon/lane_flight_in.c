@@ -36,14 +36,14 @@ static void broke(gwd_lane_group_t *group, const gwd_wire_header_t *header) {
 static void take(gwd_wire_flight_t *flight, const gwd_wire_header_t *header, uint64_t bytes, gwd_message_t *message,
                  bool kept) {
     bool is_part = header->kind == GWD_WIRE_PART, raw = header->status == GWD_FLIGHT_RAW;
-    gwd_slot_t *slot = &flight->slots[header->node];
-    gwd_transfer_t *transfer = is_part ? &slot->part_in : &slot->result_in;
+    gwd_shard_t *shard = &flight->shards[header->node];
+    gwd_transfer_t *transfer = is_part ? &shard->part_in : &shard->result_in;
     gwd_peer_t *peer = &flight->op->group->wire->peers[header->node];
     gwd_load_t load = {NULL, 0};
     gw_status_t status;
 
     if (transfer->step == GWD_STEP_EXPECTED)
-        load = is_part ? gwd_code_part_in(flight, header->node, raw) : gwd_flight_result_in(flight, slot, raw);
+        load = is_part ? gwd_code_part_in(flight, header->node, raw) : gwd_flight_result_in(flight, shard, raw);
     if (!load.data || bytes != load.bytes) {
         if (kept)
             gwd_message_drop(message);

@@ -9,14 +9,14 @@ enum { SHARD_MORE = GWD_CHUNK_BYTES_MIN }; /* that a shard takes beyond its part
 static bool make_flight(gwd_wire_flight_t *flight, uint32_t index, uint32_t n_nodes, uint32_t n_ranks,
                         uint64_t area_bytes) {
     flight->index = index;
-    flight->slots = calloc(n_nodes, sizeof(*flight->slots));
+    flight->shards = calloc(n_nodes, sizeof(*flight->shards));
     flight->in = calloc(n_ranks, sizeof(*flight->in));
     flight->out = calloc(n_ranks, sizeof(*flight->out));
     flight->memory =
         mmap(NULL, GWD_FLIGHT_AREAS * area_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (flight->memory == MAP_FAILED)
         flight->memory = NULL;
-    if (!flight->slots || !flight->in || !flight->out || !flight->memory)
+    if (!flight->shards || !flight->in || !flight->out || !flight->memory)
         return false;
     flight->area_bytes = area_bytes;
     flight->partials = flight->memory;
@@ -25,10 +25,10 @@ static bool make_flight(gwd_wire_flight_t *flight, uint32_t index, uint32_t n_no
     flight->sum = flight->codes + area_bytes;
     flight->results = flight->sum + area_bytes;
     for (uint32_t i = 0; i < n_nodes; i++) {
-        gwd_slot_t *slot = &flight->slots[i];
+        gwd_shard_t *shard = &flight->shards[i];
 
-        slot->flight = flight;
-        slot->node = i;
+        shard->flight = flight;
+        shard->node = i;
     }
     return true;
 }
@@ -40,7 +40,7 @@ static uint64_t area_bytes_of(uint64_t chunk_bytes, uint32_t n_nodes) {
 uint64_t gwd_lane_flight_bytes(const gwd_plan_t *plan, uint32_t n_nodes, uint32_t n_local) {
     uint64_t each = GWD_FLIGHT_AREAS * area_bytes_of(plan->wire_chunk_bytes, n_nodes);
 
-    each += sizeof(gwd_wire_flight_t) + n_nodes * sizeof(gwd_slot_t) + 2 * (uint64_t)n_local * sizeof(void *);
+    each += sizeof(gwd_wire_flight_t) + n_nodes * sizeof(gwd_shard_t) + 2 * (uint64_t)n_local * sizeof(void *);
     return plan->wire_window * each;
 }
 
@@ -61,7 +61,7 @@ void gwd_wire_free_flights(struct gwd_wire_group *wire) {
 
         if (flight->memory)
             (void)munmap(flight->memory, GWD_FLIGHT_AREAS * flight->area_bytes); /* cannot fail: it was mapped so */
-        free(flight->slots);
+        free(flight->shards);
         free(flight->in);
         free(flight->out);
     }

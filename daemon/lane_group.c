@@ -75,7 +75,7 @@ gw_status_t gwd_lane_group_new(gwd_lane_t *lane, gwd_group_seed_t *seed, gwd_lan
 static void free_group(gwd_lane_group_t *group) {
     for (uint32_t r = 0; r < group->nranks; r++)
         free(group->ranks[r].buckets);
-    gwd_lane_free_flights(group);
+    gwd_lane_free_staged(group);
     gwd_lane_wire_free(group);
     free(group->ops[0].parts);
     free(group->ops[0].job.exchange.send);

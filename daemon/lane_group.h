@@ -17,7 +17,7 @@
 #include "submit.h"
 
 typedef struct gwd_lane_group gwd_lane_group_t;
-typedef struct gwd_flight gwd_flight_t; /* lane_staged.c */
+typedef struct gwd_staged gwd_staged_t; /* lane_staged.c: a chunk on its way through arenas */
 
 typedef enum gwd_op_state {
     GWD_OP_FREE,
@@ -52,7 +52,7 @@ typedef struct gwd_op {
     bool staged; /* it runs in chunks through arenas; the rest is of those only */
     uint64_t next_chunk, n_staged_chunks;
     uint32_t n_flights;               /* chunks under way */
-    gwd_flight_t *saved;              /* of the next chunk, with some of its blocks; NULL: none */
+    gwd_staged_t *saved;              /* of the next chunk, with some of its blocks; NULL: none */
     struct gwd_device *device_failed; /* NULL while all is well */
     struct gwd_op *next_staged;       /* in the lane's list */
 
@@ -102,9 +102,9 @@ struct gwd_lane_group {
     uint64_t failed_ops;
     uint32_t n_running, n_left, n_released, n_stalled;
     gwd_lane_rank_t *ranks;
-    gwd_op_t *ops;                        /* credits */
-    gwd_flight_t *flights, *free_flights; /* NULL until a device's memory takes part */
-    uint64_t passed_over;                 /* the lane's turn in which it did not find what it needs */
+    gwd_op_t *ops;                      /* credits */
+    gwd_staged_t *staged, *free_staged; /* NULL until a device's memory takes part */
+    uint64_t passed_over;               /* the lane's turn in which it did not find what it needs */
 };
 
 struct gwd_lane {
@@ -202,7 +202,7 @@ void gwd_lane_wire_copies_turn(gwd_lane_t *lane);
 bool gwd_lane_is_staged(const gwd_op_t *op);
 void gwd_lane_stage(gwd_op_t *op, uint64_t bytes);
 void gwd_lane_staged_turn(gwd_lane_t *lane);
-void gwd_lane_free_flights(gwd_lane_group_t *group);
+void gwd_lane_free_staged(gwd_lane_group_t *group);
 
 /* lane_wire.c and lane_meet.c: groups on several nodes. */
 gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_seed_t *seed, char *text);

@@ -2,7 +2,7 @@
  *
  *   device --copy engine--> block --reduce threads--> block --copy engine--> device
  *
- * Each chunk is on a flight of its own: in, reduced, out. Several are under way, so that both directions of every
+ * Each chunk goes its own way: in, reduced, out. Several are under way, so that both directions of every
  * device and the reduction work at once; how many is bounded for each operation, so that an urgent one finds room.
  * Ranks whose memory is the host's take part without copies. Nothing that depends on a client is ever put on a stream:
  * an operation comes here when its inputs are ready, and no kernel runs.
@@ -20,10 +20,10 @@
 
 enum { PASSED_OVER_MAX = 16 }; /* groups, in one turn: each costs a look at all operations */
 
-struct gwd_flight {
-    gwd_job_t job; /* first: a finished job is its flight */
+struct gwd_staged {
+    gwd_job_t job; /* first: a finished job is its chunk */
     gwd_op_t *op;
-    gwd_flight_t *next; /* in the group's list of free ones */
+    gwd_staged_t *next; /* in the group's list of free ones */
     gwd_chunk_t chunk;
     uint64_t bytes, reduce_ns; /* when the reduction began */
     gwd_copying_t copying;
@@ -35,93 +35,93 @@ struct gwd_flight {
     void **out;
 };
 
-/* ---- the flights of a group -------------------------------------------------------------------------- */
+/* ---- what a group has of them ------------------------------------------------------------------------- */
 
-static void put_flight(gwd_lane_group_t *group, gwd_flight_t *flight) {
-    flight->next = group->free_flights;
-    group->free_flights = flight;
+static void put_staged(gwd_lane_group_t *group, gwd_staged_t *staged) {
+    staged->next = group->free_staged;
+    group->free_staged = staged;
 }
 
 /* Made when the group first has memory of a device, for all its later operations. Twice the window: while one
  * operation has all that it may have, another can start. */
-static bool make_flights(gwd_lane_group_t *group) {
+static bool make_staged(gwd_lane_group_t *group) {
     uint32_t n = 2 * group->plan.device_window;
     size_t n_pointers = 3 * (size_t)group->nranks;
     void **pointers;
 
-    group->flights = calloc(n, sizeof(*group->flights));
+    group->staged = calloc(n, sizeof(*group->staged));
     pointers = calloc(n * n_pointers, sizeof(*pointers));
-    if (!group->flights || !pointers) {
-        free(group->flights);
+    if (!group->staged || !pointers) {
+        free(group->staged);
         free(pointers);
-        group->flights = NULL;
+        group->staged = NULL;
         return false;
     }
     for (uint32_t i = 0; i < n; i++, pointers += n_pointers) {
-        group->flights[i].blocks = pointers;
-        group->flights[i].in = (const void **)(pointers + group->nranks);
-        group->flights[i].out = pointers + 2 * group->nranks;
-        put_flight(group, &group->flights[i]);
+        group->staged[i].blocks = pointers;
+        group->staged[i].in = (const void **)(pointers + group->nranks);
+        group->staged[i].out = pointers + 2 * group->nranks;
+        put_staged(group, &group->staged[i]);
     }
     return true;
 }
 
-void gwd_lane_free_flights(gwd_lane_group_t *group) {
-    if (group->flights)
-        free(group->flights[0].blocks);
-    free(group->flights);
+void gwd_lane_free_staged(gwd_lane_group_t *group) {
+    if (group->staged)
+        free(group->staged[0].blocks);
+    free(group->staged);
 }
 
 /* ---- devices ------------------------------------------------------------------------------------------- */
 
-static gwd_device_t *in_device(const gwd_flight_t *flight, uint32_t i) {
-    return flight->op->parts[flight->chunk.first_in + i].bucket->send_device;
+static gwd_device_t *in_device(const gwd_staged_t *staged, uint32_t i) {
+    return staged->op->parts[staged->chunk.first_in + i].bucket->send_device;
 }
 
-static gwd_device_t *out_device(const gwd_flight_t *flight, uint32_t i) {
-    return flight->op->parts[flight->chunk.first_out + i].bucket->recv_device;
+static gwd_device_t *out_device(const gwd_staged_t *staged, uint32_t i) {
+    return staged->op->parts[staged->chunk.first_out + i].bucket->recv_device;
 }
 
-static gwd_flight_t *flight_of(gwd_copying_t *copying) {
-    return (gwd_flight_t *)(void *)((char *)copying - offsetof(gwd_flight_t, copying));
+static gwd_staged_t *staged_of(gwd_copying_t *copying) {
+    return (gwd_staged_t *)(void *)((char *)copying - offsetof(gwd_staged_t, copying));
 }
 
-/* ---- a flight ------------------------------------------------------------------------------------------ */
+/* ---- a chunk ------------------------------------------------------------------------------------------- */
 
-/* What a flight may have under way counts for its lane, its group and its user. */
-static bool reserve(const gwd_flight_t *flight) {
-    gwd_share_t *share = &flight->op->group->share;
+/* What a chunk may have under way counts for its lane, its group and its user. */
+static bool reserve(const gwd_staged_t *staged) {
+    gwd_share_t *share = &staged->op->group->share;
 
-    if (!gwd_lane_copies_reserve(flight->op->group->lane, flight->reserved))
+    if (!gwd_lane_copies_reserve(staged->op->group->lane, staged->reserved))
         return false;
-    atomic_fetch_add_explicit(&share->n_copies, flight->reserved, memory_order_relaxed);
-    atomic_fetch_add_explicit(&share->parent->n_copies, flight->reserved, memory_order_relaxed);
+    atomic_fetch_add_explicit(&share->n_copies, staged->reserved, memory_order_relaxed);
+    atomic_fetch_add_explicit(&share->parent->n_copies, staged->reserved, memory_order_relaxed);
     return true;
 }
 
-static void unreserve(const gwd_flight_t *flight) {
-    gwd_share_t *share = &flight->op->group->share;
+static void unreserve(const gwd_staged_t *staged) {
+    gwd_share_t *share = &staged->op->group->share;
 
-    gwd_lane_copies_unreserve(flight->op->group->lane, flight->reserved);
-    atomic_fetch_sub_explicit(&share->n_copies, flight->reserved, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&share->parent->n_copies, flight->reserved, memory_order_relaxed);
+    gwd_lane_copies_unreserve(staged->op->group->lane, staged->reserved);
+    atomic_fetch_sub_explicit(&share->n_copies, staged->reserved, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&share->parent->n_copies, staged->reserved, memory_order_relaxed);
 }
 
-static void give_blocks(const gwd_flight_t *flight) {
-    for (uint32_t i = 0; i < flight->chunk.n_in; i++)
-        if (flight->blocks[i])
-            gwd_arena_give(&in_device(flight, i)->arena, flight->blocks[i]);
-    if (flight->result_arena)
-        gwd_arena_give(flight->result_arena, flight->result);
+static void give_blocks(const gwd_staged_t *staged) {
+    for (uint32_t i = 0; i < staged->chunk.n_in; i++)
+        if (staged->blocks[i])
+            gwd_arena_give(&in_device(staged, i)->arena, staged->blocks[i]);
+    if (staged->result_arena)
+        gwd_arena_give(staged->result_arena, staged->result);
 }
 
-static void end_flight(gwd_flight_t *flight) {
-    gwd_op_t *op = flight->op;
+static void end_staged(gwd_staged_t *staged) {
+    gwd_op_t *op = staged->op;
 
-    give_blocks(flight);
-    unreserve(flight);
+    give_blocks(staged);
+    unreserve(staged);
     op->n_flights--;
-    put_flight(op->group, flight);
+    put_staged(op->group, staged);
 }
 
 static bool goes_on(const gwd_op_t *op) {
@@ -129,89 +129,89 @@ static bool goes_on(const gwd_op_t *op) {
 }
 
 static void on_out(gwd_copying_t *copying) {
-    gwd_flight_t *flight = flight_of(copying);
+    gwd_staged_t *staged = staged_of(copying);
 
     if (copying->lost)
-        flight->op->device_failed = copying->lost;
-    end_flight(flight);
+        staged->op->device_failed = copying->lost;
+    end_staged(staged);
 }
 
-static void go_out(gwd_flight_t *flight) {
-    gwd_lane_copying_begin(&flight->copying, flight->op, false, on_out);
-    for (uint32_t i = 0; i < flight->chunk.n_out && goes_on(flight->op) && !flight->copying.lost; i++) {
-        gwd_device_t *device = out_device(flight, i);
+static void go_out(gwd_staged_t *staged) {
+    gwd_lane_copying_begin(&staged->copying, staged->op, false, on_out);
+    for (uint32_t i = 0; i < staged->chunk.n_out && goes_on(staged->op) && !staged->copying.lost; i++) {
+        gwd_device_t *device = out_device(staged, i);
 
         if (device)
-            gwd_lane_copy(&flight->copying, device,
-                          (unsigned char *)flight->op->parts[flight->chunk.first_out + i].bucket->recv +
-                              flight->chunk.out_bytes,
-                          flight->result, flight->bytes);
+            gwd_lane_copy(&staged->copying, device,
+                          (unsigned char *)staged->op->parts[staged->chunk.first_out + i].bucket->recv +
+                              staged->chunk.out_bytes,
+                          staged->result, staged->bytes);
     }
-    gwd_lane_copying_started(&flight->copying);
+    gwd_lane_copying_started(&staged->copying);
 }
 
-static void reduced(gwd_flight_t *flight) {
-    gwd_lane_trace_span(flight->op, GWD_TRACE_REDUCE, 0, flight->bytes, flight->reduce_ns, gwd_now_ns());
-    go_out(flight);
+static void reduced(gwd_staged_t *staged) {
+    gwd_lane_trace_span(staged->op, GWD_TRACE_REDUCE, 0, staged->bytes, staged->reduce_ns, gwd_now_ns());
+    go_out(staged);
 }
 
 static void on_reduced(gwd_job_t *job) {
-    reduced((gwd_flight_t *)(void *)job);
+    reduced((gwd_staged_t *)(void *)job);
 }
 
 /* Host memory of a rank is written by the reduction itself. */
-static void go_reduce(gwd_flight_t *flight) {
-    gwd_op_t *op = flight->op;
-    gwd_exchange_t *x = &flight->job.exchange;
+static void go_reduce(gwd_staged_t *staged) {
+    gwd_op_t *op = staged->op;
+    gwd_exchange_t *x = &staged->job.exchange;
     uint32_t n_out = 0;
 
-    for (uint32_t i = 0; i < flight->chunk.n_in; i++)
-        flight->in[i] = flight->blocks[i] ? flight->blocks[i]
-                                          : (const unsigned char *)op->parts[flight->chunk.first_in + i].bucket->send +
-                                                flight->chunk.in_bytes;
-    if (flight->result && (flight->chunk.n_in > 1 || flight->in[0] != flight->result))
-        flight->out[n_out++] = flight->result;
-    for (uint32_t i = 0; i < flight->chunk.n_out; i++)
-        if (!out_device(flight, i))
-            flight->out[n_out++] =
-                (unsigned char *)op->parts[flight->chunk.first_out + i].bucket->recv + flight->chunk.out_bytes;
+    for (uint32_t i = 0; i < staged->chunk.n_in; i++)
+        staged->in[i] = staged->blocks[i] ? staged->blocks[i]
+                                          : (const unsigned char *)op->parts[staged->chunk.first_in + i].bucket->send +
+                                                staged->chunk.in_bytes;
+    if (staged->result && (staged->chunk.n_in > 1 || staged->in[0] != staged->result))
+        staged->out[n_out++] = staged->result;
+    for (uint32_t i = 0; i < staged->chunk.n_out; i++)
+        if (!out_device(staged, i))
+            staged->out[n_out++] =
+                (unsigned char *)op->parts[staged->chunk.first_out + i].bucket->recv + staged->chunk.out_bytes;
     if (n_out == 0) {
-        go_out(flight);
+        go_out(staged);
         return;
     }
-    flight->reduce_ns = gwd_now_ns();
+    staged->reduce_ns = gwd_now_ns();
     *x = (gwd_exchange_t){.collective = GW_ALL_REDUCE,
                           .type = op->job.exchange.type,
                           .redop = op->job.exchange.redop,
-                          .nranks = flight->chunk.n_in,
+                          .nranks = staged->chunk.n_in,
                           .n_recv = n_out,
-                          .count = flight->chunk.count,
+                          .count = staged->chunk.count,
                           .for_device = true,
-                          .send = flight->in,
-                          .recv = flight->out};
-    if (flight->bytes * flight->chunk.n_in <= op->group->plan.inline_bytes) {
+                          .send = staged->in,
+                          .recv = staged->out};
+    if (staged->bytes * staged->chunk.n_in <= op->group->plan.inline_bytes) {
         (void)gwd_exchange_plan(x, 0);
         gwd_exchange_chunk(x, 0);
-        reduced(flight);
+        reduced(staged);
         return;
     }
-    flight->job.n_chunks = gwd_exchange_plan(x, op->group->plan.device_piece_bytes);
-    flight->job.priority = op->job.priority;
-    flight->job.share = &op->group->share;
-    flight->job.finished = &op->group->lane->finished;
-    flight->job.on_finished = on_reduced;
-    gwd_reduce_start(op->group->lane->reduce, &flight->job, false);
+    staged->job.n_chunks = gwd_exchange_plan(x, op->group->plan.device_piece_bytes);
+    staged->job.priority = op->job.priority;
+    staged->job.share = &op->group->share;
+    staged->job.finished = &op->group->lane->finished;
+    staged->job.on_finished = on_reduced;
+    gwd_reduce_start(op->group->lane->reduce, &staged->job, false);
 }
 
 static void on_in(gwd_copying_t *copying) {
-    gwd_flight_t *flight = flight_of(copying);
+    gwd_staged_t *staged = staged_of(copying);
 
     if (copying->lost)
-        flight->op->device_failed = copying->lost;
-    if (goes_on(flight->op))
-        go_reduce(flight);
+        staged->op->device_failed = copying->lost;
+    if (goes_on(staged->op))
+        go_reduce(staged);
     else
-        end_flight(flight);
+        end_staged(staged);
 }
 
 /* One operation may hold blocks while it waits for more: else a chunk that takes many would never find them free
@@ -219,119 +219,119 @@ static void on_in(gwd_copying_t *copying) {
 static atomic_bool somebody_saves;
 
 /* The device that the result's own block is taken from: of the first output on one, if no input is on any. */
-static gwd_device_t *result_device(const gwd_flight_t *flight) {
+static gwd_device_t *result_device(const gwd_staged_t *staged) {
     gwd_device_t *device = NULL;
 
-    for (uint32_t i = 0; i < flight->chunk.n_in; i++)
-        if (in_device(flight, i))
+    for (uint32_t i = 0; i < staged->chunk.n_in; i++)
+        if (in_device(staged, i))
             return NULL;
-    for (uint32_t i = 0; i < flight->chunk.n_out && !device; i++)
-        device = out_device(flight, i);
+    for (uint32_t i = 0; i < staged->chunk.n_out && !device; i++)
+        device = out_device(staged, i);
     return device;
 }
 
-static bool goes_out(const gwd_flight_t *flight) {
-    for (uint32_t i = 0; i < flight->chunk.n_out; i++)
-        if (out_device(flight, i))
+static bool goes_out(const gwd_staged_t *staged) {
+    for (uint32_t i = 0; i < staged->chunk.n_out; i++)
+        if (out_device(staged, i))
             return true;
     return false;
 }
 
 /* Takes those of its blocks that it has not yet: one for each input on a device, and one for the result if no input's
  * can hold it. Returns whether it has all. */
-static bool take_blocks(gwd_flight_t *flight) {
-    gwd_device_t *device = result_device(flight);
+static bool take_blocks(gwd_staged_t *staged) {
+    gwd_device_t *device = result_device(staged);
     bool all = true;
 
-    for (uint32_t i = 0; i < flight->chunk.n_in; i++)
-        if (in_device(flight, i) && !flight->blocks[i])
-            all = gwd_arena_take(&in_device(flight, i)->arena, &flight->blocks[i], 1) && all;
-    if (device && !flight->result_arena) {
-        if (gwd_arena_take(&device->arena, &flight->result, 1))
-            flight->result_arena = &device->arena;
+    for (uint32_t i = 0; i < staged->chunk.n_in; i++)
+        if (in_device(staged, i) && !staged->blocks[i])
+            all = gwd_arena_take(&in_device(staged, i)->arena, &staged->blocks[i], 1) && all;
+    if (device && !staged->result_arena) {
+        if (gwd_arena_take(&device->arena, &staged->result, 1))
+            staged->result_arena = &device->arena;
         else
             all = false;
     }
-    for (uint32_t i = 0; i < flight->chunk.n_in && all && !flight->result && goes_out(flight); i++)
-        flight->result = flight->blocks[i];
+    for (uint32_t i = 0; i < staged->chunk.n_in && all && !staged->result && goes_out(staged); i++)
+        staged->result = staged->blocks[i];
     return all;
 }
 
 /* Nothing of it is under way. */
 static void stop_saving(gwd_op_t *op) {
-    gwd_flight_t *flight = op->saved;
+    gwd_staged_t *staged = op->saved;
 
     op->saved = NULL;
     op->group->lane->saver = NULL;
     atomic_store(&somebody_saves, false);
-    give_blocks(flight);
-    put_flight(op->group, flight);
+    give_blocks(staged);
+    put_staged(op->group, staged);
 }
 
-static gwd_flight_t *new_flight(gwd_op_t *op) {
+static gwd_staged_t *new_staged(gwd_op_t *op) {
     gwd_lane_group_t *group = op->group;
-    gwd_flight_t *flight = group->free_flights;
+    gwd_staged_t *staged = group->free_staged;
 
-    if (!flight)
+    if (!staged)
         return NULL;
-    group->free_flights = flight->next;
-    flight->op = op;
-    flight->result = NULL;
-    flight->result_arena = NULL;
-    gwd_exchange_chunk_at(&op->job.exchange, op->next_chunk, &flight->chunk);
-    for (uint32_t i = 0; i < flight->chunk.n_in; i++)
-        flight->blocks[i] = NULL;
-    flight->bytes = flight->chunk.count * gw_type_bytes(op->job.exchange.type);
-    flight->reserved = flight->chunk.n_in > flight->chunk.n_out ? flight->chunk.n_in : flight->chunk.n_out;
-    return flight;
+    group->free_staged = staged->next;
+    staged->op = op;
+    staged->result = NULL;
+    staged->result_arena = NULL;
+    gwd_exchange_chunk_at(&op->job.exchange, op->next_chunk, &staged->chunk);
+    for (uint32_t i = 0; i < staged->chunk.n_in; i++)
+        staged->blocks[i] = NULL;
+    staged->bytes = staged->chunk.count * gw_type_bytes(op->job.exchange.type);
+    staged->reserved = staged->chunk.n_in > staged->chunk.n_out ? staged->chunk.n_in : staged->chunk.n_out;
+    return staged;
 }
 
-/* A flight of the next chunk, with its blocks and what it may have under way; NULL when some of what it takes is in use. */
-static gwd_flight_t *prepare_flight(gwd_op_t *op) {
+/* The next chunk, with its blocks and what it may have under way; NULL when some of what it takes is in use. */
+static gwd_staged_t *prepare_staged(gwd_op_t *op) {
     gwd_lane_t *lane = op->group->lane;
-    gwd_flight_t *flight = op->saved ? op->saved : new_flight(op);
+    gwd_staged_t *staged = op->saved ? op->saved : new_staged(op);
 
-    if (!flight)
+    if (!staged)
         return NULL;
-    if (reserve(flight)) {
-        if (take_blocks(flight)) {
+    if (reserve(staged)) {
+        if (take_blocks(staged)) {
             if (op->saved) {
                 op->saved = NULL;
                 lane->saver = NULL;
                 atomic_store(&somebody_saves, false);
             }
-            return flight;
+            return staged;
         }
-        unreserve(flight);
+        unreserve(staged);
     }
     if (op->saved)
         return NULL;
     if (!atomic_exchange(&somebody_saves, true)) {
-        op->saved = flight;
+        op->saved = staged;
         lane->saver = op;
         return NULL;
     }
-    give_blocks(flight);
-    put_flight(op->group, flight);
+    give_blocks(staged);
+    put_staged(op->group, staged);
     return NULL;
 }
 
 /* Starts the next chunk of an operation; false when something that it takes is in use. */
-static bool start_flight(gwd_op_t *op) {
-    gwd_flight_t *flight = prepare_flight(op);
+static bool start_staged(gwd_op_t *op) {
+    gwd_staged_t *staged = prepare_staged(op);
 
-    if (!flight)
+    if (!staged)
         return false;
     op->next_chunk++;
     op->n_flights++;
-    gwd_lane_copying_begin(&flight->copying, op, true, on_in);
-    for (uint32_t i = 0; i < flight->chunk.n_in && !flight->copying.lost; i++)
-        if (flight->blocks[i])
-            gwd_lane_copy(&flight->copying, in_device(flight, i), flight->blocks[i],
-                          (const unsigned char *)op->parts[flight->chunk.first_in + i].bucket->send +
-                              flight->chunk.in_bytes,
-                          flight->bytes);
-    gwd_lane_copying_started(&flight->copying);
+    gwd_lane_copying_begin(&staged->copying, op, true, on_in);
+    for (uint32_t i = 0; i < staged->chunk.n_in && !staged->copying.lost; i++)
+        if (staged->blocks[i])
+            gwd_lane_copy(&staged->copying, in_device(staged, i), staged->blocks[i],
+                          (const unsigned char *)op->parts[staged->chunk.first_in + i].bucket->send +
+                              staged->chunk.in_bytes,
+                          staged->bytes);
+    gwd_lane_copying_started(&staged->copying);
     return true;
 }
 
@@ -376,7 +376,7 @@ void gwd_lane_stage(gwd_op_t *op, uint64_t bytes) {
                             "too many ranks have memory on one device for its arena: raise device.arena_bytes");
         return;
     }
-    if (!group->flights && !make_flights(group)) {
+    if (!group->staged && !make_staged(group)) {
         gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "the daemon is out of memory");
         return;
     }
@@ -428,7 +428,7 @@ static gwd_op_t *next_to_start(const gwd_lane_t *lane) {
 
     for (gwd_op_t *op = lane->staged; op; op = op->next_staged)
         if (goes_on(op) && op->next_chunk < op->n_staged_chunks && op->n_flights < op->group->plan.device_window &&
-            (op->group->free_flights || op->saved) && op->group->passed_over != lane->staged_turn &&
+            (op->group->free_staged || op->saved) && op->group->passed_over != lane->staged_turn &&
             (!best || is_before(op, best)))
             best = op;
     return best;
@@ -439,9 +439,9 @@ void gwd_lane_staged_turn(gwd_lane_t *lane) {
 
     lane->staged_turn++;
     if (lane->saver && goes_on(lane->saver)) /* what has come free is its own first */
-        (void)start_flight(lane->saver);
+        (void)start_staged(lane->saver);
     for (int n_passed = 0; n_passed < PASSED_OVER_MAX && (op = next_to_start(lane)) != NULL;)
-        if (!start_flight(op)) { /* no blocks: another may need fewer, or those of other devices */
+        if (!start_staged(op)) { /* no blocks: another may need fewer, or those of other devices */
             op->group->passed_over = lane->staged_turn;
             n_passed++;
         }
