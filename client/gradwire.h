@@ -252,8 +252,8 @@ GW_API gw_status_t gw_group_fd(gw_group_t *group, int *fd_out);
  * the node's part, about 8 bytes an element of all buckets with such codecs, and the others' states are small. So are
  * those of a group on one node, or without such codecs. A state fits groups of the same number of ranks, on nodes in
  * the same way, and daemons with the same wire.chunk_bytes. Groups must round alike, and use the same codec for buckets
- * with GW_CODEC_DEFAULT, of which the state has something. Where "auto:" has chosen another codec this time, the state is
- * loaded all the same, but training does not go on with the same bits.
+ * with GW_CODEC_DEFAULT, of which the state has something. Where "auto:" has chosen another codec this time, the state
+ * is loaded all the same, but training does not go on with the same bits.
  * Save when this rank has waited for all that it has submitted; operations that are submitted meanwhile wait.
  * Ownership: end it with gw_group_state_free.
  * Blocking: until it is copied, twice, and its checksum made.
@@ -268,8 +268,8 @@ GW_API void gw_group_state_free(void *state);
  * declared yet: what is loaded waits for those of the same name, type, count, layout and codec. It counts against
  * the quota of the user who made the group, and, while it is read, of this rank's user beside what it replaces.
  * Everything is checked before anything changes. Blocking: as gw_group_state_save.
- * Errors: GW_ERR_STATE (damaged, of another version, of ranks that were placed otherwise, or of buckets that were coded otherwise; the message says which),
- * as gw_group_state_save. */
+ * Errors: GW_ERR_STATE (damaged, of another version, of ranks that were placed otherwise, or of buckets that were coded
+ * otherwise; the message says which), as gw_group_state_save. */
 GW_API gw_status_t gw_group_state_load(gw_group_t *group, const void *state, size_t bytes);
 
 /* ---- memory --------------------------------------------------------------------------------------- */
@@ -313,8 +313,8 @@ GW_API const char *gw_buffer_path(const gw_buffer_t *buffer);
  * Blocking: a round trip.  Errors: GW_ERR_BUSY (nothing is released). */
 GW_API gw_status_t gw_buffer_release(gw_buffer_t *buffer);
 
-/* The memory of a buffer, page-aligned for gw_buffer_alloc, the caller's pointer for gw_buffer_register; and its size as
- * it was asked for. NULL and 0 for NULL. */
+/* The memory of a buffer, page-aligned for gw_buffer_alloc, the caller's pointer for gw_buffer_register; and its size
+ * as it was asked for. NULL and 0 for NULL. */
 GW_API void *gw_buffer_data(const gw_buffer_t *buffer);
 GW_API uint64_t gw_buffer_bytes(const gw_buffer_t *buffer);
 
@@ -423,10 +423,10 @@ GW_API gw_status_t gw_event_record(gw_group_t *group, gw_op_t op, void *event);
 
 /* Waits until an operation has finished, for at most timeout_ns (GW_NO_TIMEOUT: for ever; it still ends
  * when a rank dies, the deadline passes or the daemon goes away). Waiting again for a finished operation
- * gives the same answer. It looks for at most 50 us (as long again where a device copies the result back), letting other
- * threads run in between, and then sleeps.
- * Returns the operation's status, GW_ERR_TIMEOUT, or GW_ERR_NOT_FOUND: it was not submitted, or it is one of those up to
- * the last that failed, and `credits` later ones have been submitted since, so that how it ended is forgotten. */
+ * gives the same answer. It looks for at most 50 us (as long again where a device copies the result back), letting
+ * other threads run in between, and then sleeps.
+ * Returns the operation's status, GW_ERR_TIMEOUT, or GW_ERR_NOT_FOUND: it was not submitted, or it is one of those up
+ * to the last that failed, and `credits` later ones have been submitted since, so that how it ended is forgotten. */
 GW_API gw_status_t gw_wait(gw_group_t *group, gw_op_t op, int64_t timeout_ns);
 
 /* The same without waiting: GW_IN_PROGRESS while it is not finished. */

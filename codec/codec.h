@@ -11,16 +11,16 @@
  *   int4  0.516   -7 to 7 times a scale of its block                          s / 2
  *
  * Errors are those of rounding to nearest; stochastic rounding (as in QSGD, Alistarh et al. 2017) allows twice as
- * much, but is right on average. With the last three, arithmetic adds at most s / 2^15, and for fp8 |x| / 2^21 + 2^-150.
- * s, the scale, is the largest magnitude of the block divided by 448 (fp8), 127 or 7; below 2^-126, the next number up.
- * A block of zeros has scale 0. (simd/block.h has the proof.) What an encoding left out can be kept and added next time: error feedback (Seide et al. 2014 for
- * one bit; Karimireddy et al. 2019 show why that converges).
+ * much, but is right on average. With the last three, arithmetic adds at most s / 2^15, and for fp8 |x| / 2^21 +
+ * 2^-150. s, the scale, is the largest magnitude of the block divided by 448 (fp8), 127 or 7; below 2^-126, the next
+ * number up. A block of zeros has scale 0. (simd/block.h has the proof.) What an encoding left out can be kept and
+ * added next time: error feedback (Seide et al. 2014 for one bit; Karimireddy et al. 2019 show why that converges).
  *
- * On the wire numbers are little-endian, as all machines are that this is for. fp16 and bf16 are plain arrays. The others send block after block of
- * GW_CODEC_BLOCK numbers: the scale, then words of 32 bits. A block of n numbers with p of them to a word has
- * w = ceil(n / p) words, and number i is the (i / w)th from the low end of word i % w; unused places are zero. So SIMD
- * of any width packs without moving a number sideways. int8 and int4 are in two's complement. Codes that
- * are never written (fp8's NaN, -128, -8) are read as what the others suggest: 480, -128, -8.
+ * On the wire numbers are little-endian, as all machines are that this is for. fp16 and bf16 are plain arrays. The
+ * others send block after block of GW_CODEC_BLOCK numbers: the scale, then words of 32 bits. A block of n numbers with
+ * p of them to a word has w = ceil(n / p) words, and number i is the (i / w)th from the low end of word i % w; unused
+ * places are zero. So SIMD of any width packs without moving a number sideways. int8 and int4 are in two's complement.
+ * Codes that are never written (fp8's NaN, -128, -8) are read as what the others suggest: 480, -128, -8.
  *
  * Numbers that are not finite, and large ones:
  *  - fp16 and bf16 carry infinities, and every NaN as the canonical one (sign 0, only the quiet bit set). A finite
@@ -60,8 +60,8 @@ typedef struct gw_codec_round {
     uint64_t first; /* index of the first number */
 } gw_codec_round_t;
 
-/* "none", "fp16", "bf16", "fp8", "int8", "int4"; and "default", which is no codec, but what a group is asked to choose: all
- * other functions take none but the six. */
+/* "none", "fp16", "bf16", "fp8", "int8", "int4"; and "default", which is no codec, but what a group is asked to choose:
+ * all other functions take none but the six. */
 const char *gw_codec_name(gw_codec_t codec);
 
 /* False, and nothing is written, if there is no such codec. */

@@ -27,8 +27,8 @@ cJSON *gwd_admin_buckets(struct gwd_server *server);
 cJSON *gwd_admin_stats(struct gwd_server *server);
 cJSON *gwd_admin_config(struct gwd_server *server);
 
-/* admin_trace.c: a page of the lanes' rings. `cursor`: that of the last page, "" for the oldest events there are, or "end"
- * for none but those that come. Errors, with text: GW_ERR_INVALID_ARGUMENT (no such cursor), GW_ERR_NO_MEMORY. */
+/* admin_trace.c: a page of the lanes' rings. `cursor`: that of the last page, "" for the oldest events there are, or
+ * "end" for none but those that come. Errors, with text: GW_ERR_INVALID_ARGUMENT (no such cursor), GW_ERR_NO_MEMORY. */
 gw_status_t gwd_admin_trace(struct gwd_server *server, const char *cursor, cJSON **json_out, char *text,
                             size_t text_bytes);
 

@@ -1,10 +1,10 @@
 /* bootstrap.h - groups of several nodes come together
  *
  * The daemon that made the unique id is the *root*: it listens, and collects the ranks of all nodes. A daemon whose
- * clients join with another's id is a *branch*: it has a group of its own for them, connects to the root, and sends their
- * ranks. When all are there the root sends everybody the table of nodes and ranks; each node hands the group to a lane
- * and says so; when all have, the root lets it begin. Until then whatever goes wrong anywhere ends the group on all
- * nodes; from then on the root is a node like the others.
+ * clients join with another's id is a *branch*: it has a group of its own for them, connects to the root, and sends
+ * their ranks. When all are there the root sends everybody the table of nodes and ranks; each node hands the group to a
+ * lane and says so; when all have, the root lets it begin. Until then whatever goes wrong anywhere ends the group on
+ * all nodes; from then on the root is a node like the others.
  *
  *   branch                                   root
  *     knock: group's name, nonce    ->

@@ -60,8 +60,8 @@ gw_status_t gwd_address_parse(const char *words, uint16_t port, gwd_address_list
  * addresses is reached at those that the host's interfaces have. */
 void gwd_address_to_id(const gwd_address_list_t *listeners, gwd_id_layout_t *layout);
 
-/* What a daemon tries for an id. A link-local address is tried on each interface that has one: which of them leads there
- * is not known. */
+/* What a daemon tries for an id. A link-local address is tried on each interface that has one: which of them leads
+ * there is not known. */
 void gwd_address_from_id(const gwd_id_layout_t *layout, gwd_address_list_t *list_out);
 
 #endif

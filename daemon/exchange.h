@@ -49,7 +49,7 @@ typedef struct gwd_chunk {
  * in all; 0 when there is nothing to do. */
 uint64_t gwd_exchange_plan(gwd_exchange_t *exchange, uint64_t chunk_bytes);
 
-/* The same with chunks of nearly one size, none larger than wanted: for copy engines, which are slow on a small rest. */
+/* The same with chunks of nearly one size, none larger than wanted: for copy engines, slow on a small rest. */
 uint64_t gwd_exchange_plan_even(gwd_exchange_t *exchange, uint64_t chunk_bytes);
 
 void gwd_exchange_chunk_at(const gwd_exchange_t *exchange, uint64_t index, gwd_chunk_t *chunk_out);

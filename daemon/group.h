@@ -228,9 +228,9 @@ gw_status_t gwd_group_reserve(gwd_group_t *group, uint32_t rank, gwd_bucket_t *b
 uint64_t gwd_group_residual_bytes(const gwd_group_t *group);
 void gwd_group_give_back(gwd_group_t *group);
 
-/* Writes the rank's state to the memfd, which is taken over (and set to -1), and answers with its size; without a memfd,
- * or with one that is too small, the size is all there is. Errors, with text: the status of a group that has failed,
- * GW_ERR_BUSY, GW_ERR_QUOTA, GW_ERR_NO_MEMORY. */
+/* Writes the rank's state to the memfd, which is taken over (and set to -1), and answers with its size; without a
+ * memfd, or with one that is too small, the size is all there is. Errors, with text: the status of a group that has
+ * failed, GW_ERR_BUSY, GW_ERR_QUOTA, GW_ERR_NO_MEMORY. */
 gw_status_t gwd_group_state_save(gwd_member_t *member, uint32_t request, int *fd, char *text, size_t text_bytes);
 
 /* Reads a state of so many bytes from the memfd, which is taken over (and set to -1). Errors: as above. */

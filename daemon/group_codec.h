@@ -12,8 +12,8 @@ gw_status_t gwd_group_ask(const struct gwd_server *server, const char *codec, ui
 /* Whether the configuration's codec is one. False, with text. */
 bool gwd_group_codec_is_configured(const gwd_config_t *config, char *text, size_t text_bytes);
 
-/* Takes what a rank asks for, at the daemon that collects the ranks. If another one has asked for something else the group
- * has a status and a message, which names both, and ends when all ranks are there to hear it. */
+/* Takes what a rank asks for, at the daemon that collects the ranks. If another one has asked for something else the
+ * group has a status and a message, which names both, and ends when all ranks are there to hear it. */
 void gwd_group_agree(gwd_group_t *group, uint32_t rank, const char *host, const gwd_codec_choice_t *choice);
 
 /* The table of the group's plan. */

@@ -29,7 +29,8 @@ void gwd_ip_own(gwd_ip_list_t *own_out);
 
 bool gwd_ip_is_in(const gwd_ip_t *ip, const gwd_ip_t *ips, uint32_t n);
 
-/* Copies those of another host that it comes here from: loopback only if it is this host, which has `own`. Returns how many. */
+/* Copies those of another host that it comes here from: loopback only if it is this host, which has `own`. Returns how
+ * many. */
 uint32_t gwd_ip_select(const gwd_ip_t *ips, uint32_t n, const gwd_ip_list_t *own, gwd_ip_t *selected);
 
 #endif

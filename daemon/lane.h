@@ -179,7 +179,8 @@ typedef struct gwd_lane_limits {
 /* What a group's wire tells its lane, which is the argument. */
 extern const struct gwd_wire_events gwd_lane_wire_events;
 
-/* Starts lane number `index`, from 0 on. `events`, `reduce` and `limits` must outlive it. Returns 0 or an errno value. */
+/* Starts lane number `index`, from 0 on. `events`, `reduce` and `limits` must outlive it. Returns 0 or an
+ * errno value. */
 int gwd_lane_new(gwd_queue_t *events, gwd_reduce_t *reduce, const gwd_lane_limits_t *limits, uint64_t trace_events,
                  uint32_t index, gwd_lane_t **lane_out);
 
@@ -192,7 +193,7 @@ uint64_t gwd_lane_flight_bytes(const gwd_plan_t *plan, uint32_t n_nodes, uint32_
 /* Sends a command. On failure (out of memory) returns false and nothing was taken over. */
 bool gwd_lane_send(gwd_lane_t *lane, const gwd_command_t *command);
 
-/* The same for a command without which memory, ranks or another lane would hang for ever: out of memory ends the daemon. */
+/* The same for a command without which memory, ranks or a lane would hang for ever: out of memory ends the daemon. */
 void gwd_lane_must_send(gwd_lane_t *lane, const gwd_command_t *command);
 
 const gwd_stats_t *gwd_lane_stats(const gwd_lane_t *lane);

@@ -1,8 +1,8 @@
 /* lane_flight.h - a chunk that is under way between nodes
  *
- * Inner header of lane_flight.c (what happens when), lane_flight_in.c (what comes from other nodes), lane_code.c (what is
- * done with the numbers), lane_flight_copy.c (copies from and to devices), lane_flight_seal.c (what of it is encrypted, and
- * where), lane_flight_memory.c (the memory) and lane_flight_count.c (what it took, also for the trace).
+ * Inner header of lane_flight.c (what happens when), lane_flight_in.c (what comes from other nodes), lane_code.c (what
+ * is done with the numbers), lane_flight_copy.c (copies from and to devices), lane_flight_seal.c (what of it is
+ * encrypted, and where), lane_flight_memory.c (the memory) and lane_flight_count.c (what it took, also for the trace).
  */
 #ifndef GWD_LANE_FLIGHT_H
 #define GWD_LANE_FLIGHT_H

@@ -2,8 +2,8 @@
  *
  * Where a network has several routes, each connection goes one of them, and by chance one route gets more of them than
  * another. So each message says which connection it takes, and the receiver's next messages say of which connections
- * some have come. The next takes the connection with the fewest that are not known to have come: a route that is slow, or
- * shared by many, gets less. (UCX's own word that a send has ended does not serve: the socket's buffer holds several.)
+ * some have come. The next takes the connection with the fewest that are not known to have come: a route that is slow,
+ * or shared by many, gets less. (UCX's own word that a send has ended does not serve: socket buffers hold several.)
  */
 #ifndef GWD_LANE_PATHS_H
 #define GWD_LANE_PATHS_H

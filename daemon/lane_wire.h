@@ -82,9 +82,9 @@ typedef struct gwd_peer {
 /* A node is at most `credits` operations ahead of this one's window, which is as long again. */
 enum { GWD_BEGINS = 4 };
 
-/* A node that only gives hears nothing of how far the others are, and its chunks are sent before they have begun there. So
- * it begins none while another node has so many messages of it that it has not taken; what has been taken is said in every
- * message of data, and where none goes back, now and then by itself. */
+/* A node that only gives hears nothing of how far the others are, and its chunks are sent before they have begun there.
+ * So it begins none while another node has so many messages of it that it has not taken; what has been taken is said in
+ * every message of data, and where none goes back, now and then by itself. */
 enum {
     GWD_WINDOW_MAX = 64, /* of wire.window, which is each node's own */
     GWD_AHEAD_MAX = 256,

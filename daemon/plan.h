@@ -51,17 +51,18 @@ void gwd_plan_make(gwd_plan_t *plan_out, uint32_t nranks, const gwd_plan_config_
 /* Completes it, once. */
 void gwd_plan_set_codecs(gwd_plan_t *plan, const gw_codec_t codecs[GWD_SIZE_CLASSES]);
 
-/* The size of the chunks that a bucket goes to other nodes in, at most `most_bytes`: what a node does last, when there is
- * nothing else to send meanwhile, takes as long as a shard. */
+/* The size of the chunks that a bucket goes to other nodes in, at most `most_bytes`: what a node does last, when there
+ * is nothing else to send meanwhile, takes as long as a shard. */
 uint64_t gwd_plan_wire_chunk(uint64_t most_bytes, uint32_t n_nodes);
 
-/* How many chunks each of a group's rails has under way, when wire.window is `most`: chunks grow with the number of nodes,
- * and take as much memory with any. */
+/* How many chunks each of a group's rails has under way, when wire.window is `most`: chunks grow with the number of
+ * nodes, and take as much memory with any. */
 uint32_t gwd_plan_wire_window(uint32_t most, uint32_t n_nodes, uint32_t n_rails);
 
-/* How many of these may be of buckets without a codec: what one node sends, and what comes to one from all others at once,
- * is as much with any number of nodes, so that switches can hold it. What is coded is less. Several rails fill each other's
- * gaps, so they have half as many: they do not end at the same time, and the last ones only as fast as they go alone. */
+/* How many of these may be of buckets without a codec: what one node sends, and what comes to one from all others at
+ * once, is as much with any number of nodes, so that switches can hold it. What is coded is less. Several rails fill
+ * each other's gaps, so they have half as many: they do not end at the same time, and the last ones only as fast as
+ * they go alone. */
 uint32_t gwd_plan_wire_window_raw(uint32_t most, uint32_t n_nodes, uint32_t n_rails);
 
 /* The size that a device's bucket of `bytes` is copied in: small enough that its parts overlap. */

@@ -1,8 +1,8 @@
 /* rails.h - the wires of a group on several nodes, one for each lane that carries its data
  *
- * TCP takes most of a core for each of the two ways of a fast link. So the lanes of a node share the work of one group: each
- * has a wire of its own, which leads to the lanes of the same number on the other nodes. A group has as many rails as the
- * node with the fewest lanes has; the first is that of its own lane. See lane_rail.c for how they share the work.
+ * TCP takes most of a core for each of the two ways of a fast link. So the lanes of a node share the work of one group:
+ * each has a wire of its own, which leads to the lanes of the same number on the other nodes. A group has as many rails
+ * as the node with the fewest lanes has; the first is that of its own lane. See lane_rail.c for how they share it.
  *
  * The addresses of a node's wires travel as one: each with its size before it, 16 bits, little endian.
  */

@@ -57,8 +57,8 @@ void gwd_reduce_free(gwd_reduce_t *reduce);
 
 unsigned gwd_reduce_threads(const gwd_reduce_t *reduce);
 
-/* Hands a job over; its n_chunks is at least 1. It comes back through job->finished. `helps`: the calling thread is about
- * to call gwd_reduce_help, so that one thread less is woken. Thread: any. */
+/* Hands a job over; its n_chunks is at least 1. It comes back through job->finished. `helps`: the calling thread is
+ * about to call gwd_reduce_help, so that one thread less is woken. Thread: any. */
 void gwd_reduce_start(gwd_reduce_t *reduce, gwd_job_t *job, bool helps);
 
 /* Does one chunk, from the front of the job that is next, in the calling thread; false when none is left to begin. */

@@ -3,8 +3,8 @@
  *
  * The loop makes one for each bucket of a node's lowest rank that needs it, charged to the user who made the group, and
  * keeps it until the group ends: a bucket that is declared again goes on where it was. Buckets of one fingerprint are
- * told apart by the order in which they were declared. The list is the loop's. The numbers belong to the lane, and to the loop or a helper thread while the lane holds the group still
- * (GWD_COMMAND_HOLD).
+ * told apart by the order in which they were declared. The list is the loop's. The numbers belong to the lane, and to
+ * the loop or a helper thread while the lane holds the group still (GWD_COMMAND_HOLD).
  */
 #ifndef GWD_RESIDUAL_H
 #define GWD_RESIDUAL_H
@@ -45,8 +45,8 @@ uint64_t gwd_residual_bytes(uint64_t count);
 /* All zeros; pages are there from their first use on. NULL: no memory. Thread: any. */
 gwd_residual_t *gwd_residual_new(uint64_t fingerprint, uint64_t count);
 
-/* Not by the fingerprint alone: whoever finds two buckets of one fingerprint must not make the daemon write past the end
- * of the smaller one's. NULL: there is none. */
+/* Not by the fingerprint alone: whoever finds two buckets of one fingerprint must not make the daemon write past the
+ * end of the smaller one's. NULL: there is none. */
 gwd_residual_t *gwd_residual_find(gwd_residual_t *list, uint64_t fingerprint, uint64_t count);
 
 /* Which of several buckets of one fingerprint it is for, by the order in which they were declared. */

@@ -95,8 +95,8 @@ void gwd_server_settle(gwd_server_t *server);
  * gwd_transport_open. */
 gw_status_t gwd_wires_open(gwd_server_t *server, char *text, size_t text_bytes);
 
-/* Makes the group's wires, if it has none, and tells their addresses (rails.h). Its lane has been chosen. Errors, with text
- * (GWD_TEXT_BYTES): as gwd_transport_open and gwd_wire_new. */
+/* Makes the group's wires, if it has none, and tells their addresses (rails.h). Its lane has been chosen. Errors, with
+ * text (GWD_TEXT_BYTES): as gwd_transport_open and gwd_wire_new. */
 gw_status_t gwd_wires_make(gwd_group_t *group, const void **address_out, size_t *bytes_out, char *text);
 
 /* Those from number `first` on that lanes have not taken. */

@@ -47,8 +47,8 @@ typedef struct gwd_wire_events {
     void (*on_broken)(void *lane, void *link_cookie, const char *text);
 } gwd_wire_events_t;
 
-/* Sets UCX_ variables, of what has no other way into UCX, before gwd_transport_open. It calls nothing of UCX. Thread: the
- * only one of the process, because of the environment. Errors, with text: GW_ERR_NO_MEMORY. */
+/* Sets UCX_ variables, of what has no other way into UCX, before gwd_transport_open. It calls nothing of UCX. Thread:
+ * the only one of the process, because of the environment. Errors, with text: GW_ERR_NO_MEMORY. */
 gw_status_t gwd_transport_set_environment(const gwd_transport_config_t *config, char *text);
 
 /* Reads no environment but UCX_*, and installs no signal handler and no memory hook. `config` as for
@@ -85,8 +85,8 @@ void gwd_link_abort(gwd_link_t *link);
 
 uint32_t gwd_link_paths(const gwd_link_t *link); /* how many connections it has */
 
-/* Sends, on connection number `path`. `header` is copied; `data` must stay until it has ended. `cookie` comes back in on_done.
- * Returns GW_OK (ended, no on_done follows), GW_IN_PROGRESS, or an error (not sent). */
+/* Sends, on connection number `path`. `header` is copied; `data` must stay until it has ended. `cookie` comes back in
+ * on_done. Returns GW_OK (ended, no on_done follows), GW_IN_PROGRESS, or an error (not sent). */
 gw_status_t gwd_link_send(gwd_link_t *link, uint32_t path, const void *header, size_t header_bytes, const void *data,
                           uint64_t bytes, void *cookie);
 

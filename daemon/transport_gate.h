@@ -1,8 +1,8 @@
 /* transport_gate.h - who may connect to the TCP ports that UCX listens at
  *
- * UCX takes every connection, and some bytes from a stranger end the process (see docs/DECISIONS.md). So the daemon's own
- * listen and accept are before those of the C library: connections to a wire's ports wait until the group's nodes are
- * known, and are closed if they come from elsewhere, before UCX has read anything of them.
+ * UCX takes every connection, and some bytes from a stranger end the process (see docs/DECISIONS.md). So the daemon's
+ * own listen and accept are before those of the C library: connections to a wire's ports wait until the group's nodes
+ * are known, and are closed if they come from elsewhere, before UCX has read anything of them.
  */
 #ifndef GWD_TRANSPORT_GATE_H
 #define GWD_TRANSPORT_GATE_H

@@ -1,7 +1,7 @@
 /* unmade.h - why groups did not come together, for ranks that come late
  *
- * The ranks that wait hear it at once. One that joins later must not be told that the id is used up, which helps nobody.
- * Kept by the daemon that made the id, for as long as a group may take to form.
+ * The ranks that wait hear it at once. One that joins later must not be told that the id is used up, which helps
+ * nobody. Kept by the daemon that made the id, for as long as a group may take to form.
  */
 #ifndef GWD_UNMADE_H
 #define GWD_UNMADE_H

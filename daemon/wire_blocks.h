@@ -2,7 +2,7 @@
  *
  * A chunk that travels between nodes goes through a block for each rank whose memory is a device's. A rank has blocks
  * for all chunks that can be under way, from its first bucket on the device to the end of its last: a node that took
- * them when a chunk comes could hold those that another group waits for, whose blocks on another node wait for this one.
+ * them when a chunk comes could hold those that another group waits for, whose blocks on another node wait for this.
  */
 #ifndef GWD_WIRE_BLOCKS_H
 #define GWD_WIRE_BLOCKS_H

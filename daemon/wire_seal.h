@@ -1,10 +1,10 @@
 /* wire_seal.h - what nodes send each other, encrypted and proven to come from them (wire.cipher)
  *
  * A message has two parts, each protected by a key of its own. The payload is encrypted under its sender's key and a
- * number that the sender uses once: what goes to many nodes is encrypted once. The header holds the payload's number and
- * tag, and ends with a stamp: a counter, and a tag over all of it, by the key of sender and receiver. So whoever gets a
- * message knows from the header alone, before it touches the payload, that the node sent it, to this node, and for the
- * first time; and the payload can wait, and be decrypted later by another thread.
+ * number that the sender uses once: what goes to many nodes is encrypted once. The header holds the payload's number
+ * and tag, and ends with a stamp: a counter, and a tag over all of it, by the key of sender and receiver. So whoever
+ * gets a message knows from the header alone, before it touches the payload, that the node sent it, to this node, and
+ * for the first time; and the payload can wait, and be decrypted later by another thread.
  *
  * Messages may come in any order, and none is lost: the receiver keeps which counters have come, above the first that
  * has not. That one is also how it finds out that somebody took a message away.
@@ -47,9 +47,9 @@ typedef struct gwd_cipher_scope {
     uint32_t epoch, rail;
 } gwd_cipher_scope_t;
 
-/* `key`: the group's. A scope is used once under a key, and each rail, which counts for itself, has one of its own; so no
- * number or counter comes twice under any of the keys made from them. `window`: how far ahead of a missing message others
- * may be; a power of two, at least 64. NULL: no memory. */
+/* `key`: the group's. A scope is used once under a key, and each rail, which counts for itself, has one of its own; so
+ * no number or counter comes twice under any of the keys made from them. `window`: how far ahead of a missing message
+ * others may be; a power of two, at least 64. NULL: no memory. */
 gwd_cipher_t *gwd_cipher_new(const uint8_t key[GWD_CIPHER_KEY_BYTES], const gwd_cipher_scope_t *scope, uint32_t n_nodes,
                              uint32_t own_node, uint64_t window);
 void gwd_cipher_free(gwd_cipher_t *cipher);

@@ -37,9 +37,9 @@
  *               "driver"?, "cuda"?, "links"?: [[text]], "copies"?: {...}}, made by gwctl itself, see topo_json.c
  *   links      {"interval_s", "interfaces": [{...}], "host": {...}, "rdma": [{...}]}, made by gwctl itself, see
  *              links_json.c
- *   trace      {"version", "node", "host", "pid", "monotonic_ns", "realtime_ns", "events": [{"kind", "group", "sequence",
- *               "time_ns", "name"?, "codec"?, "rank"?, "node"?, "status"?, "duration_ns"?, "bytes"?}], "lost",
- *               "more": true | false, "cursor": text}
+ *   trace      {"version", "node", "host", "pid", "monotonic_ns", "realtime_ns", "events": [{"kind", "group",
+ *               "sequence", "time_ns", "name"?, "codec"?, "rank"?, "node"?, "status"?, "duration_ns"?, "bytes"?}],
+ *               "lost", "more": true | false, "cursor": text}
  *              argument: the cursor of the last page, "end", or none. What is printed is made by gwctl, see trace.h
  *
  * Failures come as an Error message in place of the reply.

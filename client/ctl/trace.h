@@ -1,5 +1,5 @@
-/* trace.h - inner header of trace.c (the command), trace_read.c (what the daemon's rings hold), trace_rows.c (which bar is
- * in which row), trace_write.c (the document) and trace_merge.c (files of several nodes made one)
+/* trace.h - inner header of trace.c (the command), trace_read.c (what the daemon's rings hold), trace_rows.c (which bar
+ * is in which row), trace_write.c (the document) and trace_merge.c (files of several nodes made one)
  *
  * What is written is Chrome's trace-event format, which Perfetto reads: a process is a group on a node, a thread is a
  * row. Bars that overlap would be drawn wrong in one row, so a row has as many lines as it takes.
@@ -102,7 +102,7 @@ typedef struct gwctl_rows {
     size_t n_ops, n_bars, n_rows, n_rows_allocated;
 } gwctl_rows_t;
 
-/* Sorts the events, and makes bars of them; they point to the events' names. False: no memory; there is nothing to free. */
+/* Sorts the events, and makes bars of them, which point to the events' names. False: no memory; nothing to free. */
 bool gwctl_rows_make(gwctl_events_t *events, gwctl_rows_t *rows_out);
 void gwctl_rows_free(gwctl_rows_t *rows);
 

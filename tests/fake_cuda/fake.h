@@ -290,7 +290,7 @@ uint64_t fake_now_ns(void);
 void fake_event_stamp(CUevent event, uint64_t generation);
 /* An op no longer names the event. */
 void fake_event_drop(CUevent event);
-/* Destroys the events of a context, which ends: a broken one does not let anybody else do it. The engine lock is held. */
+/* Destroys the events of a context, which ends: a broken one lets nobody else do it. The engine lock is held. */
 void fake_event_end_all(CUcontext context);
 
 /* ---- capture.c ---- */

@@ -1,7 +1,8 @@
 /* nvml.h - the few functions of NVIDIA's management library that are used here
  *
- * It comes with the driver, but its header does not come with the toolkit of every distribution, and a container may lack
- * the library. So it is loaded when it is there, and what is used of its interface (stable, append only) is declared here.
+ * It comes with the driver, but its header does not come with the toolkit of every distribution, and a container may
+ * lack the library. So it is loaded when it is there, and what is used of its interface (stable, append only) is
+ * declared here.
  */
 #ifndef GWCTL_NVML_H
 #define GWCTL_NVML_H
