@@ -411,8 +411,8 @@ GW_API gw_status_t gw_submit(gw_bucket_t *bucket, gw_queue_t queue, gw_op_t *op_
  * input of the rank it waits for: those ranks use gw_wait.
  * Blocking: never, unless the driver's queue of the stream is full.
  * Errors: GW_ERR_NOT_FOUND (as gw_wait), GW_ERR_CAPTURE, GW_ERR_UNSUPPORTED (host memory), GW_ERR_INVALID_ARGUMENT (a
- * stream of another device), the status of a group that has failed, unless the operation had ended well before. Of one that
- * ended well so long ago that it is not remembered the stream is not looked at: GW_OK. */
+ * stream of another device), the status of a group that has failed, unless the operation had ended well before. For one
+ * that ended well so long ago that it is not remembered the stream is not looked at: GW_OK. */
 GW_API gw_status_t gw_stream_wait(gw_group_t *group, gw_op_t op, gw_queue_t queue);
 
 /* Records `event` (cudaEvent_t or CUevent of the bucket's device): it is complete when the operation's result is there.
