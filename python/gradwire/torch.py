@@ -67,7 +67,7 @@ class _Bucket:
 
 
 def _layout(bucket: Any, flat: torch.Tensor) -> list[tuple[int, int, int, int]]:
-    """The matrices in a bucket, in elements: codecs of low rank read their shapes."""
+    """The matrices in a bucket, in elements: for codecs of low rank, of which there is none yet."""
     found = []
     for gradient in bucket.gradients():
         if gradient.numel() == 0 or not gradient.is_contiguous():
