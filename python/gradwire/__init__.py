@@ -26,7 +26,6 @@ __all__ = ["CODECS", "OPS", "BucketError", "BufferError", "ConnectionError", "Co
 
 _lock = threading.Lock()
 _default: Group | None = None
-_inits = 0  # the same on all ranks
 
 
 def version() -> str:
@@ -48,7 +47,7 @@ def init(rank: int | None = None, size: int | None = None, *, unique_id: bytes |
     global _default
     finish()
     shared, rank, size = _place(rank, size, unique_id)
-    key = f"gradwire/default/{_inits}"
+    key = _rendezvous.turn(shared, f"gradwire/default/{size}", rank) if shared is not None else ""
     with _rendezvous.told(shared, key, rank):
         context = Context(socket, name)
     try:
@@ -66,7 +65,6 @@ def init(rank: int | None = None, size: int | None = None, *, unique_id: bytes |
 
 def _place(rank: int | None, size: int | None, unique_id: bytes | None) -> tuple[Any, int, int]:
     """Where the ranks meet, or None where they need not, and which of them this is."""
-    global _inits
     if unique_id is not None:
         if rank is None or size is None:
             raise ValueError("with unique_id, rank and size must be given")
@@ -77,8 +75,6 @@ def _place(rank: int | None, size: int | None, unique_id: bytes | None) -> tuple
     if any(given not in (None, found) for given, found in zip((rank, size), place)):
         raise ValueError(f"init for rank {rank} of {size}, but torch and the environment say {place[0]} of {place[1]}: "
                          "leave them out, or pass unique_id, too")
-    with _lock:
-        _inits += 1
     return shared, *place
 
 

@@ -7,7 +7,7 @@ import ctypes
 import threading
 import time
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Any, Callable, Iterator
 
 from . import _arrays, _library, errors
@@ -154,6 +154,7 @@ class Group:
         self._last_told = 0  # up to which one has failed alone, which was told
         self._untold: errors.Error | None = None  # that one has, which is to be told
         self._was_refused = False  # an operation, by the failed group
+        self._barriers: deque[tuple[int, int]] = deque()  # their buckets, and the last operation of each
         self._lent: set[Buffer] = set()  # memory of operations that nobody has waited for yet
 
     # ---- life ----------------------------------------------------------------------------------------
@@ -457,11 +458,27 @@ class Group:
     def barrier(self, *, async_op: bool = False) -> Work | None:
         """Returns when all ranks have called it."""
         with self.submitting():
-            work = Work(self, self.submit(self.bucket(BARRIER, 1, 0, 0, 0)), lambda: None, None)
+            work = Work(self, self._submit_barrier(), lambda: None, None)
         if async_op:
             return work
         work.wait()
         return None
+
+    def _submit_barrier(self) -> int:
+        """Several may be under way: each has a bucket of its own."""
+        with self._lock:
+            bucket, last = self._barriers.popleft() if self._barriers else (0, 0)
+        if bucket and _library.library().gw_test(self.handle, last) == _library.IN_PROGRESS:
+            with self._lock:
+                self._barriers.appendleft((bucket, last))
+            bucket = 0
+        if not bucket:
+            desc = _library.BucketDesc(ctypes.sizeof(_library.BucketDesc), b"", BARRIER, 1, OPS["sum"])
+            bucket = _library.out("gw_bucket_create", self.handle, ctypes.byref(desc))
+        op = self.submit(bucket)
+        with self._lock:
+            self._barriers.append((bucket, op))
+        return op
 
     def _check_pieces(self, whole: _arrays.Span, piece: _arrays.Span, whole_name: str, piece_name: str) -> None:
         if whole.count != self.size * piece.count:

@@ -58,6 +58,12 @@ def told(shared: Any, key: str, rank: int) -> Iterator[None]:
         raise
 
 
+def turn(shared: Any, name: str, rank: int) -> str:
+    """A key that is new each time that the ranks meet by this name. The store counts how often each rank has come: that is
+    the same for all, also where a process is new, or has met others elsewhere."""
+    return f"{name}/{shared.add(f'{name}.{rank}', 1)}"
+
+
 def join(context: Context, shared: Any, key: str, rank: int, size: int, **choices: str | None) -> Group:
     """Makes the group of all who call this with the same key."""
     if rank == 0:

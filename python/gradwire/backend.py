@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from datetime import timedelta
 from typing import Any, Callable, Sequence
 
@@ -21,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from . import _arrays, _guard, _library, _rendezvous, errors
+from . import _arrays, _guard, _rendezvous, errors
 from ._group import Group, connection
 from ._group import Work as Operation
 from ._waiter import Waiter
@@ -34,8 +35,7 @@ _OPS = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "prod
 _ELSEWHERE = 'use a group of another backend for it, as torch.distributed.new_group(backend="gloo")'
 _BOOLEAN = {"SUM": "max", "MAX": "max", "MIN": "min", "PRODUCT": "min"}  # or, or, and, and
 
-# How often a group of a name was made, which is the same on all its ranks, and the last one.
-_made: dict[str, tuple[int, Callable[[], ProcessGroup | None]]] = {}
+_made: dict[str, Callable[[], ProcessGroup | None]] = {}  # the last one of each name
 
 
 def _op_name(op: Any) -> str:
@@ -47,7 +47,8 @@ def _op_name(op: Any) -> str:
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """Its elements side by side: its own memory if it is contiguous, else a copy."""
-    return tensor.detach().contiguous().view(-1)
+    whole = tensor.detach().contiguous()
+    return whole.as_strided((whole.numel(),), (1,))  # view(-1) keeps any stride of a single element
 
 
 def _operand(flat: torch.Tensor, op: Any) -> tuple[torch.Tensor, str]:
@@ -94,14 +95,18 @@ class Work(c10d.Work):
         return True
 
     def _end(self, timeout: timedelta | None) -> list:
+        self._bring(timeout)
+        self._pg.let_go(self)
+        return self._result
+
+    def _bring(self, timeout: timedelta | None) -> None:
+        """The result to where it belongs."""
         with self._lock:
             if not self._ended:
                 for operation in self._operations:
                     operation.wait((timeout or self._pg.timeout).total_seconds())
                 self._finish()
                 self._ended = True
-        self._pg.let_go(self)
-        return self._result
 
     def get_future(self) -> Any:
         with self._lock:
@@ -116,7 +121,17 @@ class Work(c10d.Work):
         return future.then(lambda ended: ended.value())
 
     def is_completed(self) -> bool:
-        return self._ended or all(operation.done() for operation in self._operations)
+        """Whether the result is there: who has asked need not wait."""
+        if not self._ended and all(operation.done() for operation in self._operations):
+            self._bring(None)
+        return self._ended
+
+    def has_ended(self) -> bool:
+        """Well or not."""
+        try:
+            return self.is_completed()
+        except errors.Error:
+            return True
 
     def is_success(self) -> bool:
         try:
@@ -175,6 +190,8 @@ class ProcessGroup(dist.ProcessGroup):
         self._streams: dict[torch.device, Any] = {}
         self._names = {"name": "", "description": ""}
         self._kept: dict[int, Work] = {}
+        self._lock = threading.Lock()
+        self._due: deque[weakref.ref[Work]] = deque()  # whose ends were not seen yet
         self._closing = weakref.finalize(self, self.waiter.close)
         self._closing.atexit = False  # a process that ends says so to the daemon by ending, at once
 
@@ -214,7 +231,12 @@ class ProcessGroup(dist.ProcessGroup):
         return self._streams[device]
 
     def keep(self, work: Work) -> None:
-        """Until it is waited for: DDP itself keeps only the half of it that is C++. (Newer torch keeps both.)"""
+        """Until it is waited for: DDP itself keeps only the half of it that is C++. (Newer torch keeps both.) Results of
+        those before are brought, since perhaps nobody waits for them: their memory comes back then."""
+        with self._lock:
+            while self._due and ((oldest := self._due[0]()) is None or oldest.has_ended()):
+                self._due.popleft()
+            self._due.append(weakref.ref(work))
         self._kept[id(work)] = work
         if len(self._kept) > KEPT_MAX:
             self._kept.pop(next(iter(self._kept)), None)
@@ -241,7 +263,9 @@ class ProcessGroup(dist.ProcessGroup):
 
     # ---- reductions ----------------------------------------------------------------------------------
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+    def allreduce(self, tensors: list[torch.Tensor] | torch.Tensor, opts: Any = None) -> Work:
+        if isinstance(tensors, torch.Tensor):  # so DDP calls it when ranks join
+            tensors = [tensors]
         op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
         flats = [_flat(tensor) for tensor in tensors]
         operands = [_operand(flat, op) for flat in flats if flat.numel()]
@@ -359,17 +383,15 @@ class ProcessGroup(dist.ProcessGroup):
 
 def _create(options: Any, _backend_options: Any = None) -> ProcessGroup:
     """What torch.distributed calls on all ranks of a new group."""
-    number, last = _made.get(options.group_id, (0, lambda: None))
-    old = last()
+    old = _made.pop(options.group_id, lambda: None)()
     if old is not None:  # destroyed, which not every torch says; a model may still have it
         old.shutdown()
-    key = f"gradwire/{number}"  # the store may have outlived the old group: hence the number
-    _made[options.group_id] = (number + 1, lambda: None)
+    key = _rendezvous.turn(options.store, f"gradwire/{options.group_size}", options.group_rank)
     with _rendezvous.told(options.store, key, options.group_rank):
         context = connection()
     group = _rendezvous.join(context, options.store, key, options.group_rank, options.group_size, codec="none")
     made = ProcessGroup(group, options.timeout)
-    _made[options.group_id] = (number + 1, weakref.ref(made))
+    _made[options.group_id] = weakref.ref(made)
     return made
 
 

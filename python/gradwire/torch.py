@@ -26,8 +26,6 @@ from ._waiter import Waiter
 
 __all__ = ["Hook", "NoHook", "register"]
 
-_models: dict[str, int] = {}  # registered so far, by their ranks: the same on these
-
 
 class _Bucket:
     """What the daemon knows a bucket of DDP as."""
@@ -35,7 +33,7 @@ class _Bucket:
     def __init__(self, flat: torch.Tensor, handle: int, result: torch.Tensor):
         self.count, self.dtype, self.handle, self.result = flat.numel(), flat.dtype, handle, result
         self.address = flat.data_ptr() if result is flat else 0  # of one that is copied it is of no matter
-        self.is_new = True
+        self.views: list[torch.Tensor] = []  # DDP's own, which may still be moved to shared memory
         self.homes: list[tuple[torch.Tensor, torch.Tensor]] = []  # parameters, and where their gradients are shared
 
     def fits(self, flat: torch.Tensor) -> bool:
@@ -44,9 +42,13 @@ class _Bucket:
 
     def share(self, bucket: Any, flat: torch.Tensor) -> None:
         """With gradient_as_bucket_view the bucket's memory is that of its gradients. It becomes the memory shared with
-        the daemon, and nothing is copied any more. Without, nothing changes."""
-        pairs = [(p, g) for p, g in zip(bucket.parameters(), bucket.gradients()) if g.numel()]
-        if any(p.grad is None or p.grad.data_ptr() != g.data_ptr() for p, g in pairs):
+        the daemon, and nothing is copied any more. Not in the first step with this memory, after which DDP may cut its
+        buckets anew; and not if the trainer has made other tensors of it since, as DDP goes on looking at its own."""
+        if flat.data_ptr() != self.views[0].data_ptr():
+            self.views = _views(bucket)
+            return
+        pairs, views, self.views = _pairs(bucket), self.views, []
+        if any(p.grad is not view for (p, _), view in zip(pairs, views)):
             return
         self.result.copy_(flat)
         begin = flat.data_ptr()
@@ -66,9 +68,23 @@ class _Bucket:
                 home.copy_(p.grad)
 
 
+def _pairs(bucket: Any) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
+    """The parameters of a bucket, and what it has of their gradients."""
+    return [(p, g) for p, g in zip(bucket.parameters(), bucket.gradients()) if g.numel()]
+
+
+def _views(bucket: Any) -> list[torch.Tensor]:
+    """With gradient_as_bucket_view: what DDP has just made the gradients of a bucket."""
+    pairs = _pairs(bucket)
+    found = [p.grad for p, g in pairs if p.grad is not None and p.grad.data_ptr() == g.data_ptr()]
+    return found if len(found) == len(pairs) else []
+
+
 def _layout(bucket: Any, flat: torch.Tensor) -> list[tuple[int, int, int, int]]:
     """The matrices in a bucket, in elements: for codecs of low rank, of which there is none yet."""
-    found = []
+    found: list[tuple[int, int, int, int]] = []
+    if flat.is_complex():  # whose bucket is one of real numbers
+        return found
     for gradient in bucket.gradients():
         if gradient.numel() == 0 or not gradient.is_contiguous():
             continue
@@ -101,6 +117,9 @@ class Hook:
     def average(self, bucket: Any) -> Any:
         """A future of the bucket's average."""
         flat = bucket.buffer()
+        if flat.is_sparse:
+            raise errors.Error("GW_ERR_UNSUPPORTED", "a bucket has sparse gradients: make the embedding with sparse=False, or "
+                               "leave the model to DDP")
         if flat.numel() == 0:
             future = torch.futures.Future()
             future.set_result(flat)
@@ -159,7 +178,8 @@ class Hook:
         return self.reduce_dtype if self.reduce_dtype and flat.is_floating_point() else flat.dtype
 
     def _declare(self, bucket: Any, flat: torch.Tensor, address: int, result: torch.Tensor) -> _Bucket:
-        handle = self.group.bucket(ALL_REDUCE, span(result).type, result.numel(), address, address, op="avg",
+        what = span(result)  # of complex numbers: twice as many elements
+        handle = self.group.bucket(ALL_REDUCE, what.type, what.count, address, address, op="avg",
                                    name=f"ddp.{bucket.index()}", matrices=_layout(bucket, flat), hold=True)
         known = self._buckets[bucket.index()] = _Bucket(flat, handle, result)
         return known
@@ -188,8 +208,9 @@ class Hook:
             buffer, view = self.group.context.pool.lend(flat.numel() * torch.empty(0, dtype=dtype).element_size())
             result = torch.frombuffer(view, dtype=dtype, count=flat.numel())
             known = self._declare(bucket, flat, buffer.address, result)
-        elif known.is_new and dtype is flat.dtype:  # not before: DDP cuts its buckets anew after the first step
-            known.is_new = False
+            if dtype is flat.dtype:
+                known.views = _views(bucket)
+        elif known.views:
             known.share(bucket, flat)
         known.fill(flat)
         future = torch.futures.Future()
@@ -296,11 +317,9 @@ def register(model: Any, codec: str = "none", *, reduce_dtype: torch.dtype | Non
     rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
     if size == 1 or (fallback and not _have_all(process_group, socket, model)):
         return NoHook()
-    ranks = distributed_c10d.get_process_group_ranks(process_group) if hasattr(
-        distributed_c10d, "get_process_group_ranks") else list(range(size))
-    who = ".".join(map(str, ranks)) if len(ranks) < dist.get_world_size() else "all"
-    _models[who] = _models.get(who, 0) + 1
-    store, key = distributed_c10d._get_default_store(), f"gradwire/ddp/{_models[who]}/{who}"
+    who = ".".join(str(dist.get_global_rank(process_group, r)) for r in range(size)) if size < dist.get_world_size() else "all"
+    store = distributed_c10d._get_default_store()
+    key = _rendezvous.turn(store, f"gradwire/ddp/{size}/{who}", rank)
     with _rendezvous.told(store, key, rank):
         context = connection(socket)
     hook = Hook(_rendezvous.join(context, store, key, rank, size, codec=codec), reduce_dtype)

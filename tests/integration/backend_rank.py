@@ -14,7 +14,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from ddp_rank import DEVICE, RANK, SIZE, STEPS, Branches, Perceptron, batch, differing, train  # finds gradwire, too
+from ddp_rank import DEVICE, RANK, SIZE, STEPS, Branches, Perceptron, differing, train  # finds gradwire, too
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -154,10 +154,38 @@ def asynchronous():
     wanted = [float(sum(r + i for r in range(SIZE))) for i in range(100)]
     if [tensor.unique().tolist() for tensor in made] != [[w] for w in wanted]:
         return "sums are wrong"
-    for _ in range(gradwire.backend.KEPT_MAX + 10):  # nobody waits for these
-        dist.all_reduce(made[0], op=dist.ReduceOp.MAX, async_op=True)
-    dist.barrier()
+    for barrier in [dist.barrier(async_op=True) for _ in range(5)]:
+        barrier.wait()
     return "same" if chained.unique().tolist() == [2 * wanted[3]] else f"the future gave {chained}"
+
+
+def unwaited():
+    """Who asks whether an operation has ended need not wait for it; the memory of those that nobody asks for comes back."""
+    for number in range(50):
+        mine = torch.full((1000,), float(RANK + number), device=DEVICE)
+        work = dist.all_reduce(mine, async_op=True)
+        while not work.is_completed():
+            pass
+        if mine.unique().tolist() != [sum(r + number for r in range(SIZE))]:
+            return f"what has ended is not there: {mine}"
+    made = [torch.ones(1000, device=DEVICE) for _ in range(gradwire.backend.KEPT_MAX + 10)]
+    for tensor in made:
+        dist.all_reduce(tensor, async_op=True)
+    dist.barrier()
+    dist.all_reduce(made[0])
+    lent = len(dist.distributed_c10d._get_default_group().group._lent)
+    return "same" if lent < 100 else f"the memory of {lent} operations was not given back"
+
+
+def strange_strides():
+    """Of a single element any stride is contiguous."""
+    for dtype in (torch.float32, torch.bool, torch.int16):
+        mine = torch.empty(20, dtype=dtype, device=DEVICE)[::10][:1]
+        mine.fill_(RANK)
+        dist.broadcast(mine, 1)
+        if mine.item() != 1:
+            return f"{dtype}: {mine}"
+    return "same"
 
 
 def objects():
@@ -182,6 +210,20 @@ def subgroups():
             return f"{mine} {root}"
         gradwire.backend.check(pair)
         dist.destroy_process_group(pair)
+    return "same"
+
+
+def regrouped():
+    """Groups whose names some ranks had before, and others not."""
+    for members in ([0], [0, 1], [1, 2], [0, 2], [0, 1, 2]):
+        anew("gradwire")
+        group = dist.new_group(members)
+        mine = torch.full((5,), float(RANK), device=DEVICE)
+        if RANK in members:
+            dist.all_reduce(mine, group=group)
+            if mine.unique().tolist() != [sum(members)]:
+                return f"{members}: {mine}"
+        dist.barrier()
     return "same"
 
 
@@ -262,6 +304,32 @@ def static_graph():
 
 def uneven_inputs():
     return compare(Perceptron, uneven=True)
+
+
+def uneven_inputs_and_unused_parameters():
+    return compare(Branches, uneven=True, find_unused_parameters=True)
+
+
+def complex_numbers():
+    """With the hook as without, where DDP has them summed by the backend."""
+    class Turns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.by = nn.Parameter(torch.complex(torch.arange(1000.0), torch.ones(1000)).to(DEVICE))
+
+        def forward(self, x):
+            return x * self.by
+    results = []
+    for hooked in (False, True):
+        model = DDP(Turns())
+        hook = gradwire.torch.register(model) if hooked else None
+        turned = model(torch.full((1000,), 1.0 + RANK + 2j, device=DEVICE))
+        (turned.real * 2 + turned.imag * 3).sum().backward()
+        results.append(model.module.by.grad.clone())
+        if hook:
+            hook.close()
+    mean = sum(2 * (1.0 + r) + 6 for r in range(SIZE)) / SIZE
+    return "same" if torch.equal(*results) and (results[1].real == mean).all() else f"{results[1]}, and without {results[0]}"
 
 
 def with_the_hook():

@@ -8,7 +8,6 @@ one rounding, so parameters after some steps are the same bit for bit, whoever a
 
 import contextlib
 import copy
-import gc
 import os
 import sys
 import warnings
@@ -22,7 +21,6 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import gradwire.torch  # noqa: E402
-from gradwire._memory import Pool  # noqa: E402
 
 STEPS = 5
 DEVICE = os.environ.get("DEVICE", "cpu")
@@ -74,11 +72,11 @@ def batch(step, shape=(40,), dtype=torch.float32):
 
 
 def train(model, shape=(40,), dtype=torch.float32, micro_steps=1, steps=STEPS, layout=torch.contiguous_format,
-          after=None):
-    """Returns the parameters after some steps; `after` each of them something may be done."""
+          after=None, keep=False):
+    """Returns the parameters after some steps; `after` each of them something may be done. keep: gradients are zeroed."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(steps):
-        optimizer.zero_grad()
+        optimizer.zero_grad(**({"set_to_none": False} if keep else {}))
         for micro in range(micro_steps):
             x, y = batch(step * micro_steps + micro, shape, dtype)
             x = x.contiguous(memory_format=layout)
@@ -142,11 +140,21 @@ def views_in_all_ways():
     def moved(model):
         return train(model, after=lambda: [setattr(p, "grad", p.grad.clone()) for p in model.parameters()])
 
+    def aliased(model):
+        return train(model, keep=True, after=lambda: [setattr(p, "grad", p.grad.detach()) for p in model.parameters()])
+
+    def aliased_once(model):
+        turns = iter(range(STEPS))
+        return train(model, keep=True, after=lambda: next(turns) == 1 and [
+            setattr(p, "grad", p.grad.detach()) for p in model.parameters()])
+
     def uneven(model):
         with model.join():
             return train(model, steps=STEPS - 2 * RANK)
 
     ways = {"replaced": (Perceptron, replaced, {}, {}), "moved": (Perceptron, moved, {}, {}),
+            "aliased": (Perceptron, aliased, {}, {"find_unused_parameters": True}), "aliased once": (Perceptron, aliased_once, {}, {}),
+            "aliased, small": (Perceptron, aliased, {}, {"bucket_cap_mb": 0.02}),
             "uneven": (Perceptron, uneven, {}, {}), "accumulated": (Perceptron, train, {"micro_steps": 3}, {}),
             "small": (Perceptron, train, {}, {"bucket_cap_mb": 0.02}),
             "unused": (Branches, train, {}, {"find_unused_parameters": True}),
@@ -294,6 +302,29 @@ def several_models():
         hook.close()
     wrong = [differing(list(model.parameters()), t) for model, t in zip(models, theirs)]
     return "same" if wrong == [[], []] else f"parameters {wrong} differ"
+
+
+def models_of_groups():
+    """On disjoint groups, whose ranks have the same numbers in each; then as others, in a group of which one rank was before
+    and another was not. Comes last: the ranks are others after it."""
+    rank = RANK
+    for turn, pairs in enumerate(([[0, 1], [2, 3]], [[0, 1]], [[0, 1], [2, 3]])):
+        if turn == 2:
+            rank = (RANK + 1) % SIZE
+            dist.destroy_process_group()
+            store = os.path.join(os.path.dirname(os.environ["GRADWIRE_SOCKET"]), "renumbered")
+            dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=SIZE)
+        for group, pair in [(dist.new_group(pair), pair) for pair in pairs]:
+            if rank not in pair:
+                continue
+            model = DDP(nn.Linear(4, 1, bias=False).to(DEVICE), process_group=group)
+            hook = gradwire.torch.register(model)
+            model(torch.full((1, 4), float(rank), device=DEVICE)).sum().backward()
+            hook.close()
+            if model.module.weight.grad.unique().tolist() != [sum(pair) / 2]:
+                return f"{pair}: {model.module.weight.grad}"
+        dist.barrier()
+    return "same"
 
 
 def bfloat16():
@@ -465,120 +496,13 @@ def gradients_of_the_other_rank():
     return "same" if len(differing(alone, together)) == len(together) else "the exchange changed nothing"
 
 
-# ---- what goes wrong ---------------------------------------------------------------------------------------
-
-
-def failing_backward():
-    """An exception in the model's backward; the next step is good again."""
-    class Fails(torch.autograd.Function):
-        @staticmethod
-        def forward(_context, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(_context, gradient):
-            if Fails.now:
-                raise ValueError("this one fails")
-            return gradient
-
-    class Model(Perceptron):
-        def forward(self, x):
-            return Perceptron.forward(self, Fails.apply(x.requires_grad_()))
-
-    Fails.now = True
-    torch.manual_seed(7)
-    wrapped = DDP(Model().to(DEVICE))
-    hook = gradwire.torch.register(wrapped)
-    x, y = batch(0)
-    try:
-        nn.functional.cross_entropy(wrapped(x), y).backward()
-    except ValueError:
-        hook.check()
-        hook.close()
-        return "same"
-    return "no exception came"
-
-
-def no_daemon():
-    """On the second rank only: both hear of it."""
-    wrapped = DDP(Perceptron().to(DEVICE))
-    nowhere = "/nonexistent/gradwire.sock" if RANK == 1 else None
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        hook = gradwire.torch.register(wrapped, socket=nowhere, fallback="torch")
-        if hook:
-            return "a hook was registered"
-    if not any("no daemon" in str(warning.message) for warning in said):
-        return f"the warnings were {[str(warning.message) for warning in said]}"
-    hook.guard(torch.optim.SGD(wrapped.parameters(), lr=0.1))
-    train(wrapped, steps=1)
-    hook.check()
-    hook.load_state_dict(hook.state_dict())
-    hook.close()
-    try:
-        gradwire.torch.register(wrapped, socket="/nonexistent/gradwire.sock")
-    except gradwire.ConnectionError as error:
-        return "same" if error.status == "GW_ERR_NO_DAEMON" and "/nonexistent" in str(error) else str(error)
-    return "no error came"
-
-
-def registered_twice():
-    """The second is refused, and the model trains on with the first."""
-    wrapped = DDP(Perceptron().to(DEVICE))
-    gradwire.torch.register(wrapped)
-    train(wrapped, steps=2)
-    try:
-        gradwire.torch.register(wrapped)
-    except RuntimeError as error:
-        train(wrapped, steps=2)
-        return "same" if "twice" in str(error) or "once" in str(error) else str(error)
-    return "no error came"
-
-
-def forgotten_models():
-    """Their groups end with them, and memory that they had is lent again: that of their gradients, too."""
-    allocated, allocate = [], Pool.allocate
-    Pool.allocate = lambda pool, nbytes: allocated.append(nbytes) or allocate(pool, nbytes)
-    counts = []
-    for _ in range(4):
-        wrapped = DDP(Perceptron(500).to(DEVICE), gradient_as_bucket_view=True)
-        group = gradwire.torch.register(wrapped).group
-        train(wrapped, steps=3)
-        del wrapped
-        gc.collect()
-        if group._handle:
-            return "a group did not end with its model"
-        counts.append(sum(nbytes > 1 for nbytes in allocated))  # 1: whether the daemon answers
-    Pool.allocate = allocate
-    return "same" if counts[0] == counts[-1] and (counts[0] or DEVICE != "cpu") else f"buffers allocated by then: {counts}"
-
-
-def killed_rank():
-    """Rank 1 ends in the middle of a backward; the other hears its name. Comes last."""
-    wrapped = DDP(Perceptron().to(DEVICE))
-    hook = gradwire.torch.register(wrapped)
-    train(wrapped, steps=1)
-    x, y = batch(1)
-    if RANK == 1:
-        wrapped.module.second.weight.register_hook(lambda gradient: os._exit(0))
-    try:
-        nn.functional.cross_entropy(wrapped(x), y).backward()
-    except (gradwire.Error, RuntimeError) as error:
-        text = str(error)
-        try:
-            hook.check()
-        except gradwire.GroupError as checked:
-            return "same" if "GW_ERR_RANK_DIED" in text and "rank 1" in text and "rank 1" in str(checked) else text
-    return "no error came"
-
-
-def main():
+def main(scenarios):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     for name in sys.argv[1:]:
-        print(name, globals()[name](), flush=True)
+        print(name, scenarios[name](), flush=True)
+    os._exit(0)  # a process group whose peer has gone is not waited for
 
 
 if __name__ == "__main__":
-    main()
-    os._exit(0)  # a process group whose peer has gone is not waited for
+    main(globals())

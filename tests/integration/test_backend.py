@@ -19,12 +19,13 @@ def _all_same(n, *scenarios):
 
 
 def collectives():
-    _all_same(3, "reductions", "reduced_otherwise", "copies", "asynchronous", "objects", "subgroups", "refusals")
+    _all_same(3, "reductions", "reduced_otherwise", "copies", "asynchronous", "unwaited",
+              "strange_strides", "objects", "subgroups", "regrouped", "refusals")
 
 
 def trainings():
     _all_same(2, "plain", "buffers", "small_buckets", "unused_parameters", "static_graph", "uneven_inputs",
-              "with_the_hook", "begun_anew")
+              "uneven_inputs_and_unused_parameters", "complex_numbers", "with_the_hook", "begun_anew")
 
 
 def sharded_training():

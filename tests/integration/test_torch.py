@@ -1,6 +1,6 @@
 """test_torch.py - the hook for DistributedDataParallel on the CPU: the same parameters as without it, bit for bit
 
-See ddp_rank.py for what each scenario does. Needs a Python with torch: this one's, or the system's.
+See ddp_rank.py and ddp_faults.py for what each scenario does. Needs a Python with torch: this one's, or the system's.
 """
 
 import os
@@ -10,12 +10,12 @@ import ranks
 from ranks import Daemon, check, equal, main
 from torch_ranks import check_same, find_python, run
 
-WORKER = "ddp_rank.py"
+WORKER, FAULTS = "ddp_rank.py", "ddp_faults.py"
 
 
-def _all_same(*scenarios):
+def _all_same(*scenarios, worker=WORKER):
     with Daemon(bystanders=False) as daemon:
-        check_same(WORKER, [daemon, daemon], *scenarios)
+        check_same(worker, [daemon, daemon], *scenarios)
 
 
 def codecs_and_states_between_nodes():
@@ -27,6 +27,11 @@ def kinds_of_ddp():
     _all_same("plain", "bucket_views", "static_graph", "small_buckets", "unused_parameters", "accumulation",
               "checkpointing", "uneven_inputs", "several_models",
               "guarded", "many_buckets")
+
+
+def models_of_several_groups():
+    with Daemon(bystanders=False) as daemon:
+        check_same(WORKER, [daemon] * 4, "models_of_groups")
 
 
 def gradients_in_shared_memory():
@@ -43,12 +48,13 @@ def without_an_exchange_ranks_differ():
 
 
 def failures_have_names():
-    _all_same("failing_backward", "no_daemon", "registered_twice", "forgotten_models")
+    _all_same("failing_backward", "sparse_gradients", "no_daemon", "registered_twice", "forgotten_models",
+              worker=FAULTS)
 
 
 def a_rank_that_is_killed_is_named():
     with Daemon(bystanders=False) as daemon:
-        (said, errors), _ = run(WORKER, [daemon, daemon], "killed_rank")
+        (said, errors), _ = run(FAULTS, [daemon, daemon], "killed_rank")
         equal(said.get("killed_rank"), "same", f"what rank 0 heard ({errors})")
         check(daemon.process.poll() is None, "the daemon has ended")
 

@@ -1,0 +1,136 @@
+"""ddp_faults.py - one rank of test_torch.py: what goes wrong with the hook, and what is refused
+
+    ddp_faults.py SCENARIO...      as ddp_rank.py
+"""
+
+import gc
+import os
+import warnings
+
+import ddp_rank  # finds gradwire
+import torch
+from ddp_rank import DEVICE, RANK, Perceptron, batch, train
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import gradwire.torch
+from gradwire._memory import Pool
+
+
+def failing_backward():
+    """An exception in the model's backward; the next step is good again."""
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(_context, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(_context, gradient):
+            if Fails.now:
+                raise ValueError("this one fails")
+            return gradient
+
+    class Model(Perceptron):
+        def forward(self, x):
+            return Perceptron.forward(self, Fails.apply(x.requires_grad_()))
+
+    Fails.now = True
+    torch.manual_seed(7)
+    wrapped = DDP(Model().to(DEVICE))
+    hook = gradwire.torch.register(wrapped)
+    x, y = batch(0)
+    try:
+        nn.functional.cross_entropy(wrapped(x), y).backward()
+    except ValueError:
+        hook.check()
+        hook.close()
+        return "same"
+    return "no exception came"
+
+
+def sparse_gradients():
+    """An error that names what to do."""
+    model = DDP(nn.Sequential(nn.Embedding(100, 8, sparse=True), nn.Linear(8, 2)))
+    gradwire.torch.register(model)
+    try:
+        model(torch.arange(5)).sum().backward()
+        return "no error came"
+    except RuntimeError as error:
+        return "same" if "GW_ERR_UNSUPPORTED" in str(error) and "sparse=False" in str(error) else str(error)
+
+
+def no_daemon():
+    """On the second rank only: both hear of it."""
+    wrapped = DDP(Perceptron().to(DEVICE))
+    nowhere = "/nonexistent/gradwire.sock" if RANK == 1 else None
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        hook = gradwire.torch.register(wrapped, socket=nowhere, fallback="torch")
+        if hook:
+            return "a hook was registered"
+    if not any("no daemon" in str(warning.message) for warning in said):
+        return f"the warnings were {[str(warning.message) for warning in said]}"
+    hook.guard(torch.optim.SGD(wrapped.parameters(), lr=0.1))
+    train(wrapped, steps=1)
+    hook.check()
+    hook.load_state_dict(hook.state_dict())
+    hook.close()
+    try:
+        gradwire.torch.register(wrapped, socket="/nonexistent/gradwire.sock")
+    except gradwire.ConnectionError as error:
+        return "same" if error.status == "GW_ERR_NO_DAEMON" and "/nonexistent" in str(error) else str(error)
+    return "no error came"
+
+
+def registered_twice():
+    """The second is refused, and the model trains on with the first."""
+    wrapped = DDP(Perceptron().to(DEVICE))
+    gradwire.torch.register(wrapped)
+    train(wrapped, steps=2)
+    try:
+        gradwire.torch.register(wrapped)
+    except RuntimeError as error:
+        train(wrapped, steps=2)
+        return "same" if "twice" in str(error) or "once" in str(error) else str(error)
+    return "no error came"
+
+
+def forgotten_models():
+    """Their groups end with them, and memory that they had is lent again: that of their gradients, too."""
+    allocated, allocate = [], Pool.allocate
+    Pool.allocate = lambda pool, nbytes: allocated.append(nbytes) or allocate(pool, nbytes)
+    counts = []
+    for _ in range(4):
+        wrapped = DDP(Perceptron(500).to(DEVICE), gradient_as_bucket_view=True)
+        group = gradwire.torch.register(wrapped).group
+        train(wrapped, steps=3)
+        del wrapped
+        gc.collect()
+        if group._handle:
+            return "a group did not end with its model"
+        counts.append(sum(nbytes > 1 for nbytes in allocated))  # 1: whether the daemon answers
+    Pool.allocate = allocate
+    return "same" if counts[0] == counts[-1] and (counts[0] or DEVICE != "cpu") else f"buffers allocated by then: {counts}"
+
+
+def killed_rank():
+    """Rank 1 ends in the middle of a backward; the other hears its name. Comes last."""
+    wrapped = DDP(Perceptron().to(DEVICE))
+    hook = gradwire.torch.register(wrapped)
+    train(wrapped, steps=1)
+    x, y = batch(1)
+    if RANK == 1:
+        wrapped.module.second.weight.register_hook(lambda gradient: os._exit(0))
+    try:
+        nn.functional.cross_entropy(wrapped(x), y).backward()
+    except (gradwire.Error, RuntimeError) as error:
+        text = str(error)
+        try:
+            hook.check()
+        except gradwire.GroupError as checked:
+            return "same" if "GW_ERR_RANK_DIED" in text and "rank 1" in text and "rank 1" in str(checked) else text
+    return "no error came"
+
+
+if __name__ == "__main__":
+    ddp_rank.main(globals())
