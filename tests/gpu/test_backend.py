@@ -18,12 +18,13 @@ def _all_same(n, *scenarios, worker=WORKER, **variables):
 
 
 def collectives():
-    _all_same(3, "reductions", "reduced_otherwise", "copies", "asynchronous", "objects", "subgroups", "refusals")
+    _all_same(3, "reductions", "reduced_otherwise", "copies", "asynchronous", "unwaited", "strange_strides", "objects",
+              "subgroups", "regrouped", "refusals")
 
 
 def trainings():
     _all_same(2, "plain", "buffers", "small_buckets", "unused_parameters", "static_graph", "uneven_inputs",
-              "with_the_hook", "sync_batch_norm", "begun_anew")
+              "uneven_inputs_and_unused_parameters", "complex_numbers", "with_the_hook", "sync_batch_norm", "begun_anew")
 
 
 def trainings_in_expandable_segments():
