@@ -330,14 +330,16 @@ def _learn_wire_fds(daemons):
     for daemon in daemons:
         daemon.ranks = []
         until(lambda d=daemon: d.admin_json("status")["clients"] == 1, "the first ranks have gone")
-        wait_until(lambda d=daemon: is_steady(d), 5, "no more descriptors are closed")
-        daemon.base_fds = daemon.fd_count()
+        daemon.base_fds = fds_at_rest(daemon)
 
 
-def is_steady(daemon):
-    before = daemon.fd_count()
-    time.sleep(0.1)
-    return daemon.fd_count() == before
+def fds_at_rest(daemon):
+    """How many descriptors it has once none comes or goes. Connections between nodes come with the first operation."""
+    counts = [-1, daemon.fd_count()]
+    while counts[-1] != counts[-2]:
+        time.sleep(0.1)
+        counts.append(daemon.fd_count())
+    return counts[-1]
 
 
 def listening(daemon):

@@ -9,7 +9,7 @@ import threading
 import time
 
 from network import Network
-from ranks import SLOW, check, contains, equal, exchange, join, loopback, main, prepare, program, submit, until
+from ranks import SLOW, check, contains, equal, exchange, fds_at_rest, join, loopback, main, prepare, program, submit, until
 
 SILENCE_MS = 1000 * SLOW
 KNOWN_MS = 4 * SILENCE_MS  # the limit is 5 s where the silence is 5 s; here a busy machine may take its time
@@ -49,11 +49,7 @@ def _works(daemons):
 def _at_rest(daemon):
     """Descriptors of a daemon whose groups have gone."""
     until(lambda: daemon.admin_json("status")["groups"] == bool(daemon.bystanders), "the groups have gone", 10)
-    counts = [-1, daemon.fd_count()]
-    while counts[-1] != counts[-2]:
-        time.sleep(0.1)
-        counts.append(daemon.fd_count())
-    return counts[-1]
+    return fds_at_rest(daemon)
 
 
 # ---- cables -------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from ranks import SLOW, check, contains, equal, exchange, main, nodes, ready, until
+from ranks import SLOW, check, contains, equal, exchange, fds_at_rest, main, nodes, ready, until
 
 PATIENT = "--deadline.silence_ms=60000"  # nodes are slow on a busy machine, and those that are lost here are not silent
 
@@ -141,7 +141,7 @@ def splitting_again_and_again_leaves_nothing():
         ranks = ready(daemons, [0, 1, 1])
         exchange(ranks)
         until(lambda: [len(d.admin_json("groups")) for d in daemons] == [1, 1], "only the first group is there")
-        fds = [daemon.fd_count() for daemon in daemons]
+        fds = [fds_at_rest(daemon) for daemon in daemons]
         memory = None
         for turn in range(12):
             _split(ranks, [(0, turn), (0, 0), (0, -turn)])
@@ -153,7 +153,7 @@ def splitting_again_and_again_leaves_nothing():
                 memory = [daemon.memory() for daemon in daemons]
         for daemon, before, bytes_ in zip(daemons, fds, memory):
             until(lambda d=daemon: len(d.admin_json("groups")) == 1, "no new group is left")
-            until(lambda d=daemon, b=before: d.fd_count() <= b, "no descriptor of a new group is left")
+            daemon.wait_fd_count(before, 5)
             check(SLOW > 1 or daemon.memory() < bytes_ + (8 << 20), f"{daemon.memory() - bytes_} more bytes are in use")
         exchange(ranks)
 
@@ -258,7 +258,8 @@ def _a_daemon_that_is_killed_while_the_new_groups_form(daemons):
 
 def _a_daemon_that_is_late_ends_it_and_the_parent_goes_on(daemons):
     ranks = ready(daemons, [0, 1, 2])
-    fds = [daemon.fd_count() for daemon in daemons]
+    exchange(ranks)
+    fds = [fds_at_rest(daemon) for daemon in daemons]
     _all_call_while_one_is_stopped(daemons, ranks, 1)
     for r in (0, 2):
         text = ranks[r].answer("GW_ERR_BOOTSTRAP", "node 1 (host", "did not get ready").text
@@ -268,7 +269,7 @@ def _a_daemon_that_is_late_ends_it_and_the_parent_goes_on(daemons):
     exchange(ranks)
     for daemon, before in zip(daemons, fds):
         until(lambda d=daemon: len(d.admin_json("groups")) == 1, "nothing is left of it")
-        until(lambda d=daemon, b=before: d.fd_count() <= b, "no descriptor is left of it")
+        daemon.wait_fd_count(before, 5)
     equal(_split(ranks, [(0, 0)] * 3), [(r, 3) for r in range(3)], "ranks and sizes of the next one")
     _sums([(ranks, "h"), (ranks, "g")])
 
