@@ -141,6 +141,13 @@ class _Bucket:
         self.handle, self.send, self.recv, self.is_held = handle, send, recv, is_held
 
 
+class Seen:
+    """What a guard of an optimizer has seen of a group: the last operation before a step, and before one that was taken."""
+
+    def __init__(self) -> None:
+        self.told = self.good = 0
+
+
 class Group:
     """A rank's part in a group (communicator). Made by `gradwire.init`, `Context.group` or `split`."""
 
@@ -150,8 +157,6 @@ class Group:
         self._lock = threading.Lock()
         self._buckets: OrderedDict[tuple, _Bucket] = OrderedDict()
         self._last_op = 0  # that this rank has submitted
-        self._last_good = 0  # up to which all have ended well, when that was last looked at
-        self._last_told = 0  # up to which one has failed alone, which was told
         self._untold: errors.Error | None = None  # that one has, which is to be told
         self._was_refused = False  # an operation, by the failed group
         self._barriers: deque[tuple[int, int]] = deque()  # their buckets, and the last operation of each
@@ -179,38 +184,32 @@ class Group:
         """Raises unless every operation so far can be trusted, and the next can follow. Those that have failed alone are
         told once."""
         with self._lock:
-            error = self._ask()[0] or self._untold
-            self._untold = None
-            if error and error.status == MISMATCH:
-                self._last_told = self._last_op
+            error, self._untold = self._ask()[0] or self._untold, None
         if error:
             raise error
 
-    def check_submitted(self) -> None:
-        """Waits for all that this rank has submitted, and raises unless it has ended well, also if the group has failed
-        after that: call it before an optimiser step, when streams have been synchronised with. How an operation has ended
-        is the same for all ranks of a host and does not change: so none takes a step that others do not take, unless the
-        daemon itself ends. What was told of one that has failed alone counts until more are submitted."""
-        if self._was_refused or not self._handle:
+    def check_submitted(self, seen: Seen) -> None:
+        """Waits for all that this rank has submitted, and raises unless what was not seen before has ended well, also if the
+        group has failed after that: call it before an optimiser step, when streams have been synchronised with. How an
+        operation has ended is the same for all ranks of a host and does not change: so none takes a step that others do
+        not take, unless the daemon itself ends. What has raised here counts until more is submitted."""
+        if self._was_refused or not self._handle or _name(self._look().status) == "GW_ERR_FORKED":
             self.check()
         with self._lock:
             last = self._last_op
-            first = max(self._last_good, self._last_told if self._last_told < last else 0) + 1
-        try:
-            for op in range(first, last + 1):
+        error: errors.Error | None = None
+        for op in range((seen.told if seen.told < last else seen.good) + 1, last + 1):
+            try:
                 Work(self, op, None, None).wait()
-        except errors.Error as error:
-            told = self._tell(last)
-            raise told if told and error.status == "GW_ERR_NOT_FOUND" else error  # it is too long ago to say which
+            except errors.Error as failure:
+                error = error or failure
+        seen.told = last
+        if error is None:
+            seen.good = last
+            return
         with self._lock:
-            self._last_good = max(self._last_good, last)
-
-    def _tell(self, last: int) -> errors.Error | None:
-        """An operation up to this one has failed, which is told now. Gives what there is to say of the group."""
-        with self._lock:
-            error, self._untold = self._ask()[0] or self._untold, None
-            self._last_told = last
-        return error
+            told, self._untold = self._ask()[0] or self._untold, None
+        raise told if told and error.status == "GW_ERR_NOT_FOUND" else error  # it is too long ago to say which
 
     def _ask(self) -> tuple[errors.Error | None, Any]:
         """What gw_group_check says; it tells of operations that have failed alone once. The lock is held."""

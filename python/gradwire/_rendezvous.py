@@ -59,8 +59,8 @@ def told(shared: Any, key: str, rank: int) -> Iterator[None]:
 
 
 def turn(shared: Any, name: str, rank: int) -> str:
-    """A key that is new each time that the ranks meet by this name. The store counts how often each rank has come: that is
-    the same for all, also where a process is new, or has met others elsewhere."""
+    """A key that is new each time that the ranks meet by this name. The store counts how often each rank has come,
+    whatever process it was, and whom else that has met."""
     return f"{name}/{shared.add(f'{name}.{rank}', 1)}"
 
 

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from . import _arrays, _guard, _rendezvous, errors
-from ._group import Group, connection
+from ._group import Group, Seen, connection
 from ._group import Work as Operation
 from ._waiter import Waiter
 
@@ -87,7 +87,6 @@ class Work(c10d.Work):
         self._lock = threading.Lock()
         self._ended = False
         self._future: Any = None
-        pg.keep(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Until the result is there; of a GPU: makes the current stream wait. A timeout of 0 is the group's."""
@@ -96,6 +95,7 @@ class Work(c10d.Work):
 
     def _end(self, timeout: timedelta | None) -> list:
         self._bring(timeout)
+        self._pg.bring_due()
         self._pg.let_go(self)
         return self._result
 
@@ -127,10 +127,10 @@ class Work(c10d.Work):
         return self._ended
 
     def has_ended(self) -> bool:
-        """Well or not."""
+        """Well or not; what is wrong with it hears who waits for it."""
         try:
             return self.is_completed()
-        except errors.Error:
+        except Exception:
             return True
 
     def is_success(self) -> bool:
@@ -177,7 +177,7 @@ class _DeviceWork(Work):
         return future
 
     def is_completed(self) -> bool:
-        return self._event.query()
+        return self._event.query() and all([operation.done() for operation in self._operations])
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -214,10 +214,10 @@ class ProcessGroup(dist.ProcessGroup):
         """Raises unless all that was exchanged so far can be trusted; of a GPU: that its streams have come to."""
         self.group.check()
 
-    def check_all(self) -> None:
-        """Waits for all that was submitted, and raises unless it has ended well."""
+    def check_all(self, seen: Seen) -> None:
+        """Waits for all that was submitted, and raises unless what a guard has not seen has ended well."""
         self.synchronize()
-        self.group.check_submitted()
+        self.group.check_submitted(seen)
 
     def synchronize(self) -> None:
         """Waits for all operations of GPUs; a failure of the group ends that."""
@@ -230,16 +230,21 @@ class ProcessGroup(dist.ProcessGroup):
             self._streams[device] = torch.cuda.Stream(device)
         return self._streams[device]
 
-    def keep(self, work: Work) -> None:
-        """Until it is waited for: DDP itself keeps only the half of it that is C++. (Newer torch keeps both.) Results of
-        those before are brought, since perhaps nobody waits for them: their memory comes back then."""
+    def bring_due(self) -> None:
+        """The results of operations that have ended, since perhaps nobody waits for them: their memory comes back so."""
         with self._lock:
             while self._due and ((oldest := self._due[0]()) is None or oldest.has_ended()):
                 self._due.popleft()
+
+    def keep(self, work: Work) -> Work:
+        """Until it is waited for: DDP itself keeps only the half of it that is C++. (Newer torch keeps both.)"""
+        self.bring_due()
+        with self._lock:
             self._due.append(weakref.ref(work))
         self._kept[id(work)] = work
         if len(self._kept) > KEPT_MAX:
             self._kept.pop(next(iter(self._kept)), None)
+        return work
 
     def let_go(self, work: Work) -> None:
         self._kept.pop(id(work), None)
@@ -258,8 +263,8 @@ class ProcessGroup(dist.ProcessGroup):
         """used: the memory that gradwire gets; submit: gives its operations, but those without elements."""
         if used and used[0].is_cuda:
             with torch.cuda.device(used[0].device):
-                return _DeviceWork(self, submit(), finish, result, used)
-        return Work(self, submit(), finish, result)
+                return self.keep(_DeviceWork(self, submit(), finish, result, used))
+        return self.keep(Work(self, submit(), finish, result))
 
     # ---- reductions ----------------------------------------------------------------------------------
 
@@ -358,7 +363,7 @@ class ProcessGroup(dist.ProcessGroup):
             torch.cuda.current_stream().synchronize()
         operation = self.group.barrier(async_op=True)
         assert operation is not None
-        return Work(self, [operation], lambda: None, [])
+        return self.keep(Work(self, [operation], lambda: None, []))
 
     # ---- what there is not ---------------------------------------------------------------------------
 
@@ -411,8 +416,12 @@ def guard(optimizer: torch.optim.Optimizer, group: Any = None) -> None:
     """No step of the optimizer on gradients that cannot be trusted: it waits for their exchange first, and may raise."""
     if group is not None:
         _process_group(group)  # what is wrong with it is better said now
-    _guard.guard(optimizer, group, lambda: _process_group(group).check_all(),
-                 lambda: group is not None and _process_group(group).group.is_over())
+    seen: weakref.WeakKeyDictionary[ProcessGroup, Seen] = weakref.WeakKeyDictionary()  # the default group may be another later
+
+    def check_all() -> None:
+        found = _process_group(group)
+        found.check_all(seen.setdefault(found, Seen()))
+    _guard.guard(optimizer, group, check_all, lambda: group is not None and _process_group(group).group.is_over())
 
 
 def _register() -> None:

@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d
 
 from . import _guard, _library, _rendezvous, errors
 from ._arrays import span
-from ._group import ALL_REDUCE, Group, Work, connection
+from ._group import ALL_REDUCE, Group, Seen, Work, connection
 from ._waiter import Waiter
 
 __all__ = ["Hook", "NoHook", "register"]
@@ -108,7 +108,7 @@ class Hook:
     def __init__(self, group: Group, reduce_dtype: torch.dtype | None = None):
         self.group, self.reduce_dtype = group, reduce_dtype
         self._buckets: dict[int, _Bucket] = {}
-        self._waiter = Waiter(group)
+        self._waiter, self._seen = Waiter(group), Seen()
         self._streams: dict[torch.device, Any] = {}
         self._ops: dict[int, int] = {}  # the last of each bucket on a device
         self._closing = weakref.finalize(self, _close, self._waiter, group, self._ops)  # with the model, if not before
@@ -133,22 +133,23 @@ class Hook:
         """Raises unless all gradients so far can be trusted. For steps on a GPU: those that have ended."""
         self.group.check()
 
-    def check_all(self) -> None:
-        """Waits for what backward has exchanged, not for what else streams do, and raises unless it has ended well."""
+    def check_all(self, seen: Seen | None = None) -> None:
+        """Waits for what backward has exchanged, not for what else streams do, and raises unless it has ended well. `seen`:
+        what a guard has seen; else what was seen here."""
         for stream in self._streams.values():
             stream.synchronize()
-        self.group.check_submitted()
+        self.group.check_submitted(seen or self._seen)
 
     def guard(self, optimizer: torch.optim.Optimizer) -> None:
         """Makes every step of the optimizer call `check_all` first: what is not there yet could still fail.
 
         The guards of groups that have failed or were closed end with a new one, as when those who are left go on."""
-        me = weakref.ref(self)  # the group is to end with the model
+        me, seen = weakref.ref(self), Seen()  # the group is to end with the model
 
         def check() -> None:
             hook = me()
             if hook is not None:
-                hook.check_all()
+                hook.check_all(seen)
 
         def is_over() -> bool:
             hook = me()

@@ -53,6 +53,10 @@ def who_is_left_goes_on_without_the_killed_rank():
     _survivors_are_well(3, "killed_rank")
 
 
+def all_agree_on_a_step_in_which_something_failed():
+    _all_same(3, "mismatch_in_a_step", worker=FAULTS)
+
+
 def who_is_left_agrees_on_the_last_step():
     for scenario in ("death_after_backward", "death_with_a_metric_in_flight", "death_after_a_mismatch", "mismatch_after_a_step"):
         _survivors_are_well(3, scenario)

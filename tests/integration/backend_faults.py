@@ -133,7 +133,7 @@ def death_after_backward():
     gradwire.backend.guard(optimizer)
     step(model, optimizer, 0)
     dist.barrier()
-    forgives(hook.group)
+    forgives(hook.group, optimizer)
     backward(model, optimizer, 1)
     if DEVICE != "cpu":
         torch.cuda.synchronize()
@@ -235,11 +235,30 @@ def mismatch_after_a_step():
     return all_left(took, True)
 
 
-def forgives(group):
-    """Operations that failed alone, or were refused, before a step are no matter in it."""
+def mismatch_in_a_step():
+    """No optimizer takes the step on any rank, whether a check has told of it in time or not, and whatever came between."""
+    optimizers = [guarded() for _ in range(2)]
+    group = dist.distributed_c10d._get_default_group().group
+    group.all_reduce(torch.ones(10 + RANK), async_op=True)
+    time.sleep(0.5 * (RANK == 1))
+    has_failed()
+    took = []
+    for optimizer in optimizers:
+        dist.all_reduce(optimizer.param_groups[0]["params"][0].grad)
+        took.append(takes_step(optimizer))
+    for optimizer in optimizers:
+        dist.all_reduce(optimizer.param_groups[0]["params"][0].grad)
+        took.append(takes_step(optimizer))
+    every = [None] * SIZE
+    dist.all_gather_object(every, took)
+    return "same" if every == [[False, False, True, True]] * SIZE else f"who has taken the step: {every}"
+
+
+def forgives(group, optimizer):
+    """What failed alone refuses one step, on all ranks, whoever has heard of it before; what was refused is no matter."""
     for mistake, kind in ((lambda: group.all_reduce(torch.ones(10 + RANK)), gradwire.BucketError),
                           (lambda: group.all_reduce(torch.ones(3, dtype=torch.int32), codec="bf16"), gradwire.Error),
-                          (lambda: group.check(), gradwire.BucketError)):
+                          (lambda: group.check(), gradwire.BucketError), (optimizer.step, gradwire.BucketError)):
         try:
             mistake()
             raise AssertionError("a mistake was not seen")

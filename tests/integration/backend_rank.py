@@ -168,6 +168,18 @@ def unwaited():
             pass
         if mine.unique().tolist() != [sum(r + number for r in range(SIZE))]:
             return f"what has ended is not there: {mine}"
+    late = torch.ones(1000, device=DEVICE)
+    dist.all_reduce(late, async_op=True)
+    dist.barrier()
+    if DEVICE != "cpu":
+        torch.cuda.synchronize()
+    if late.unique().tolist() != [SIZE]:
+        return f"what ended before the barrier is not there: {late}"
+    try:
+        dist.all_reduce(torch.ones(1, device=DEVICE).expand(4))
+        return "no error of a tensor that cannot be written to"
+    except RuntimeError:
+        pass  # and what follows is well
     made = [torch.ones(1000, device=DEVICE) for _ in range(gradwire.backend.KEPT_MAX + 10)]
     for tensor in made:
         dist.all_reduce(tensor, async_op=True)
