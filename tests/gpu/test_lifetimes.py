@@ -7,8 +7,8 @@ processes of their own, and die in several ways. GW_GPU_LIFETIMES says how many.
 import os
 import time
 
-from gpu import (QUICK, SLOW, Daemon, check, check_given_back, device_states, equal, exchange, held_mib,
-                 is_steady, join, main, prepare, until)
+from gpu import (QUICK, SLOW, Daemon, check, check_given_back, device_states, equal, exchange,
+                 fds_at_rest, held_mib, join, main, prepare, until)
 
 LIFETIMES = int(os.environ.get("GW_GPU_LIFETIMES", 60 if QUICK else 1000))
 WARM_UP = max(LIFETIMES // 10, 10)
@@ -80,7 +80,7 @@ class Figures:
 
 def _settled(daemon, keepers):
     until(lambda: daemon.admin_json("status")["clients"] == 1 + keepers, "the clients have gone")
-    until(lambda: is_steady(daemon), "no more descriptors are closed")
+    fds_at_rest(daemon)
     return Figures(daemon)
 
 
@@ -130,7 +130,7 @@ def memory_of_each_kind_leaves_no_descriptor():
         for device, kind in places:  # what the driver opens once and keeps
             _one_buffer(daemon, device, kind)
         until(lambda: daemon.admin_json("status")["clients"] == 3, "the first clients have gone")
-        before, links = daemon.fd_count(), daemon.fds()
+        before, links = fds_at_rest(daemon), daemon.fds()
         for _ in range(10):
             for device, kind in places:
                 _one_buffer(daemon, device, kind)
