@@ -157,7 +157,7 @@ class Group:
         self._lock = threading.Lock()
         self._buckets: OrderedDict[tuple, _Bucket] = OrderedDict()
         self._last_op = 0  # that this rank has submitted
-        self._untold: errors.Error | None = None  # that one has, which is to be told
+        self._untold: errors.Error | None = None  # that one has failed alone, which check is to tell
         self._was_refused = False  # an operation, by the failed group
         self._barriers: deque[tuple[int, int]] = deque()  # their buckets, and the last operation of each
         self._lent: set[Buffer] = set()  # memory of operations that nobody has waited for yet

@@ -13,7 +13,7 @@ import backend_rank  # finds gradwire
 import torch
 import torch.distributed as dist
 from backend_rank import anew
-from ddp_rank import DEVICE, RANK, SIZE, Perceptron, batch, differing
+from ddp_rank import DEVICE, RANK, SIZE, Fails, Perceptron, batch, differing
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -21,22 +21,6 @@ import gradwire.backend
 import gradwire.torch
 
 SOON_S = 2.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # "within 2 s", where there is room to run
-
-
-class Fails(torch.autograd.Function):
-    """In the middle of backward, where the first buckets are on their way, something happens."""
-
-    happens = None
-
-    @staticmethod
-    def forward(_context, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(_context, gradient):
-        if Fails.happens:
-            Fails.happens()
-        return gradient
 
 
 class Fragile(Perceptron):
@@ -328,6 +312,7 @@ def failing_backward():
 def restarted_daemon():
     """Between two steps; test_backend.py does it when it is told."""
     model, optimizer = fragile()
+    gradwire.backend.guard(optimizer)
     step(model, optimizer, 0)
     print("restart now", flush=True)
     sys.stdin.readline()
@@ -337,6 +322,8 @@ def restarted_daemon():
     except RuntimeError as error:
         if "GW_ERR_DAEMON_GONE" not in str(error):
             return str(error)
+    if takes_step(optimizer):
+        return "a step was taken"
     gradwire.init()
     mine = torch.ones(3, device=DEVICE)
     gradwire.all_reduce(mine)

@@ -9,7 +9,7 @@ import warnings
 
 import ddp_rank  # finds gradwire
 import torch
-from ddp_rank import DEVICE, RANK, Perceptron, batch, train
+from ddp_rank import DEVICE, RANK, Fails, Perceptron, batch, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -18,23 +18,14 @@ from gradwire._memory import Pool
 
 
 def failing_backward():
-    """An exception in the model's backward; the next step is good again."""
-    class Fails(torch.autograd.Function):
-        @staticmethod
-        def forward(_context, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(_context, gradient):
-            if Fails.now:
-                raise ValueError("this one fails")
-            return gradient
-
+    """An exception in the model's backward comes out as it was, and the hook has nothing to tell."""
     class Model(Perceptron):
         def forward(self, x):
             return Perceptron.forward(self, Fails.apply(x.requires_grad_()))
 
-    Fails.now = True
+    def fail():
+        raise ValueError("this one fails")
+    Fails.happens = fail
     torch.manual_seed(7)
     wrapped = DDP(Model().to(DEVICE))
     hook = gradwire.torch.register(wrapped)
@@ -42,6 +33,7 @@ def failing_backward():
     try:
         nn.functional.cross_entropy(wrapped(x), y).backward()
     except ValueError:
+        Fails.happens = None
         hook.check()
         hook.close()
         return "same"
