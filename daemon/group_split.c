@@ -333,12 +333,12 @@ void gwd_group_split_late(gwd_group_t *group) {
     gwd_group_give_up_split(group, GW_ERR_BOOTSTRAP, text);
 }
 
-/* A node that gives up ends its wires: the connections may break before the reason is here. */
+/* A node that gives up ends its wires: connections may break, or not be made any more, before the reason is here. */
 void gwd_group_split_broke(gwd_group_t *part, gw_status_t status, const char *text) {
     gwd_group_t *group = part->split_from;
     gwd_split_t *split = group->split;
 
-    if (status != GW_ERR_NODE_LOST) {
+    if (status != GW_ERR_NODE_LOST && status != GW_ERR_UNSUPPORTED) {
         gwd_group_give_up_split(group, status, text);
         return;
     }
