@@ -338,7 +338,7 @@ void gwd_group_split_broke(gwd_group_t *part, gw_status_t status, const char *te
     gwd_group_t *group = part->split_from;
     gwd_split_t *split = group->split;
 
-    if (status != GW_ERR_NODE_LOST && status != GW_ERR_UNSUPPORTED) {
+    if (status != GW_ERR_NODE_LOST) {
         gwd_group_give_up_split(group, status, text);
         return;
     }

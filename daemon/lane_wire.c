@@ -262,6 +262,7 @@ gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_seed_t 
             (gwd_peer_t){.group = group, .node = n, .heard_ns = now_ns, .said_ns = now_ns, .last_tell = UINT64_MAX};
     for (uint32_t n = 0; n < wire->n_peers; n++) {
         gwd_peer_t *peer = &wire->peers[n];
+        char who[GWD_IDENTITY_BYTES], why[GWD_WIRE_TEXT_BYTES];
         const void *address;
         gw_status_t status;
         size_t bytes;
@@ -272,9 +273,12 @@ gw_status_t gwd_lane_wire_group(gwd_lane_group_t *group, const gwd_group_seed_t 
         if (!peer->begins)
             return GW_ERR_NO_MEMORY;
         address = gwd_rails_address(map->nodes[n].address, group->rail, &bytes);
-        status = gwd_link_new(line, address, bytes, peer, &peer->link, text);
-        if (status != GW_OK)
+        status = gwd_link_new(line, address, bytes, peer, &peer->link, why);
+        if (status != GW_OK) {
+            gwd_wire_name_node(group, n, who, sizeof(who));
+            snprintf(text, GWD_WIRE_TEXT_BYTES, "%.120s cannot be reached: %.110s", who, why);
             return status;
+        }
     }
     if (!wire->peers)
         return GW_ERR_NO_MEMORY;

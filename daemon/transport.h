@@ -75,6 +75,7 @@ int gwd_wire_fd(const gwd_wire_t *wire);  /* readable when there is something to
 bool gwd_wire_arm(gwd_wire_t *wire);      /* false: there is something to do already */
 bool gwd_wire_progress(gwd_wire_t *wire); /* calls the events; true: it did something */
 
+/* Errors, with text: GW_ERR_NODE_LOST (nobody is there any more, or there is no way), others of the system. */
 gw_status_t gwd_link_new(gwd_wire_t *wire, const void *address, size_t bytes, void *cookie, gwd_link_t **link_out,
                          char *text);
 

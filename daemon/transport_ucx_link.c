@@ -102,7 +102,8 @@ err_link:
 err_free:
     free(copy);
     free(link);
-    return gwd_ucx_fail(text, "cannot make a link to another node", status);
+    (void)gwd_ucx_fail(text, "cannot make a link to another node", status);
+    return status == UCS_ERR_UNREACHABLE ? GW_ERR_NODE_LOST : gwd_ucx_status(status);
 }
 
 void gwd_link_abort(gwd_link_t *link) {

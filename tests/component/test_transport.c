@@ -264,6 +264,27 @@ static unsigned count_listeners(unsigned first, unsigned last) {
     return count;
 }
 
+/* A node that has gone is lost, not something that this one cannot do. */
+static void test_gone(void) {
+    node_t a, b;
+    const void *address;
+    size_t bytes;
+    void *copy;
+
+    open_node(&a, &by_tcp);
+    open_node(&b, &by_tcp);
+    gwd_wire_address(b.wire, &address, &bytes);
+    copy = malloc(bytes);
+    MUST(copy != NULL);
+    memcpy(copy, address, bytes);
+    close_node(&b);
+    CU_ASSERT_EQUAL(gwd_link_new(a.wire, copy, bytes, &a, &a.link, a.text), GW_ERR_NODE_LOST);
+    CU_ASSERT_PTR_NOT_NULL(strstr(a.text, "cannot make a link"));
+    free(copy);
+    a.link = NULL;
+    close_node(&a);
+}
+
 static void test_ports(void) {
     gwd_transport_config_t config = by_tcp;
     unsigned before = count_listeners(23450, 23499);
@@ -311,6 +332,7 @@ int main(void) {
         {"free", test_free},
         {"no descriptor is left", test_fds},
         {"sleep and be woken", test_sleep},
+        {"a node that has gone", test_gone},
         {"ports", test_ports},
         {"configuration", test_config},
         CU_TEST_INFO_NULL,
