@@ -89,7 +89,8 @@ class Work(c10d.Work):
         self._future: Any = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Until the result is there; of a GPU: makes the current stream wait. A timeout of 0 is the group's."""
+        """Until the result is there. Of a GPU: makes the current stream wait, and raises what is known by then to have
+        failed of what came before, too. A timeout of 0 is the group's."""
         self._end(timeout)
         return True
 

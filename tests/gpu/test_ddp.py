@@ -18,9 +18,14 @@ def _all_same(*scenarios, **variables):
 
 
 def kinds_of_ddp():
-    _all_same("plain", "bucket_views", "static_graph", "small_buckets", "unused_parameters", "accumulation",
-              "checkpointing", "several_models", "guarded", "double", "bfloat16", "channels_last", "mixed_precision", "reduce_dtypes",
-              "many_buckets", "emptied_caches")
+    _all_same("plain", "bucket_views", "there_after_backward", "static_graph", "small_buckets", "unused_parameters",
+              "accumulation", "checkpointing", "uneven_inputs", "several_models", "guarded", "double", "bfloat16",
+              "channels_last", "mixed_precision", "reduce_dtypes", "many_buckets", "emptied_caches",
+              "addresses_used_again")
+
+
+def views_in_all_ways():
+    _all_same("views_in_all_ways")
 
 
 def expandable_segments():

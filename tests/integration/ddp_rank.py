@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import gradwire.torch  # noqa: E402
+from gradwire import _group  # noqa: E402
 
 STEPS = 5
 DEVICE = os.environ.get("DEVICE", "cpu")
@@ -216,6 +217,50 @@ def many_buckets():
     hook.close()
     wrong = differing(ours, theirs)
     return "same" if n == 302 and not wrong else f"{n} buckets, parameters {wrong} differ"
+
+
+class Wide(nn.Module):
+    """Large gradients, and DDP's last bucket may have none."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.empty, self.layers = nn.Parameter(torch.ones(0)), nn.ModuleList(nn.Linear(width, width) for _ in range(6))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x + self.empty.sum()
+
+
+def _average(model, x):
+    """What gradients are to be: each rank's own, averaged without DDP."""
+    found = torch.autograd.grad(model(x).square().mean(), [p for p in model.parameters() if p.numel()])
+    for gradient in found:
+        dist.all_reduce(gradient)
+        gradient /= SIZE
+    return found
+
+
+def there_after_backward():
+    """Whatever comes next finds the averages of all buckets, without a look at any future."""
+    width = 256 if DEVICE == "cpu" else 2048
+    for options in ({}, {"gradient_as_bucket_view": True}, {"gradient_as_bucket_view": True, "bucket_cap_mb": 1e-6},
+                    {"gradient_as_bucket_view": True, "find_unused_parameters": True}):
+        torch.manual_seed(7)
+        model = Wide(width).to(DEVICE)
+        wrapped = DDP(model, **options)
+        hook = gradwire.torch.register(wrapped)
+        for step in range(3):
+            x = batch(step, (width,))[0]
+            average = _average(model, x)
+            model.zero_grad()
+            wrapped(x).square().mean().backward()
+            found = [p.grad.clone() for p in model.parameters() if p.numel()]
+            wrong = differing(found, average)
+            if wrong:
+                return f"with {options}, step {step}: gradients {wrong} differ"
+        hook.close()
+    return "same"
 
 
 def unused_parameters():
@@ -443,6 +488,29 @@ def emptied_caches():
         torch.cuda.empty_cache()
         torch.empty(1 << 22, device=DEVICE).fill_(7)
     return compare(Perceptron, more={"after": after}, bucket_cap_mb=0.02)
+
+
+def addresses_used_again():
+    """Where a model is trained after another, what torch allocates may lie in any number of ranges that were registered, and
+    given back to the device since."""
+    nbytes, part = 1 << 28, 1 << 22
+    pool, old = _group.connection().pool, torch.empty(nbytes, dtype=torch.uint8, device=DEVICE)
+    begin = old.data_ptr()
+    for offset in range(0, nbytes, part):
+        pool.register(begin + offset, part)
+    del old
+    torch.cuda.empty_cache()
+    if torch.empty(nbytes, dtype=torch.uint8, device=DEVICE).data_ptr() != begin:  # which torch keeps, and takes parts of
+        return "nothing lies where something was"
+    model = DDP(nn.Linear(part // 2, 1, bias=False).to(DEVICE))
+    hook = gradwire.torch.register(model, reduce_dtype=torch.bfloat16)
+    for _ in range(3):
+        model.zero_grad()
+        model(torch.full((1, part // 2), 1.0 + RANK, device=DEVICE)).sum().backward()
+    hook.check()
+    hook.close()
+    found, wanted = model.module.weight.grad.unique().tolist(), [sum(1.0 + r for r in range(SIZE)) / SIZE]
+    return "same" if found == wanted else f"{found} instead of {wanted}"
 
 
 # ---- over two nodes ----------------------------------------------------------------------------------------

@@ -24,9 +24,8 @@ def codecs_and_states_between_nodes():
 
 
 def kinds_of_ddp():
-    _all_same("plain", "bucket_views", "static_graph", "small_buckets", "unused_parameters", "accumulation",
-              "checkpointing", "uneven_inputs", "several_models",
-              "guarded", "many_buckets")
+    _all_same("plain", "bucket_views", "there_after_backward", "static_graph", "small_buckets", "unused_parameters",
+              "accumulation", "checkpointing", "uneven_inputs", "several_models", "guarded", "many_buckets")
 
 
 def models_of_several_groups():
