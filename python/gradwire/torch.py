@@ -32,15 +32,17 @@ __all__ = ["Hook", "NoHook", "register"]
 class _Bucket:
     """What the daemon knows a bucket of DDP as."""
 
-    def __init__(self, flat: torch.Tensor, handle: int, result: torch.Tensor):
-        self.count, self.dtype, self.handle, self.result = flat.numel(), flat.dtype, handle, result
-        self.address = flat.data_ptr() if result is flat else 0  # of one that is copied it is of no matter
+    def __init__(self, bucket: Any, flat: torch.Tensor, handle: int, result: torch.Tensor):
+        self.count, self.dtype, self.handle = flat.numel(), flat.dtype, handle
+        self.parameters = _order(bucket)
+        self.begin, self.bytes = result.data_ptr(), result.numel() * result.element_size()
+        self.result = None if result is flat else result  # the bucket itself is DDP's, to free when it likes
         self.views: list[torch.Tensor] = []  # DDP's own, which may still be moved to shared memory
         self.homes: list[tuple[torch.Tensor, torch.Tensor]] = []  # parameters, and where their gradients are shared
 
-    def fits(self, flat: torch.Tensor) -> bool:
-        return (flat.numel() == self.count and flat.dtype is self.dtype and
-                self.address in (0, flat.data_ptr()))
+    def fits(self, bucket: Any, flat: torch.Tensor) -> bool:
+        return (flat.numel() == self.count and flat.dtype is self.dtype and _order(bucket) == self.parameters and
+                (self.result is not None or flat.data_ptr() == self.begin))
 
     def share(self, bucket: Any, flat: torch.Tensor) -> None:
         """With gradient_as_bucket_view the bucket's memory is that of its gradients. It becomes the memory shared with
@@ -68,6 +70,11 @@ class _Bucket:
         for p, home in self.homes:
             if p.grad is not None and p.grad.data_ptr() != home.data_ptr():
                 home.copy_(p.grad)
+
+
+def _order(bucket: Any) -> list[int]:
+    """Which parameters a bucket holds, one after the other. DDP keeps them for as long as there are buckets."""
+    return [id(p) for p in bucket.parameters()]
 
 
 def _pairs(bucket: Any) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
@@ -145,6 +152,7 @@ class Hook:
         self._waiter, self._seen = Waiter(group), Seen()
         self._streams: dict[torch.device, Any] = {}
         self._ops: dict[int, int] = {}  # the last of each bucket on a device
+        self._in_flight: dict[int, torch.Tensor] = {}  # buckets on a device, kept until DDP waits for all: a backward may fail
         self._closing = weakref.finalize(self, _close, self._waiter, group, self._ops)  # with the model, if not before
         self._closing.atexit = False  # a process that ends says so to the daemon by ending, at once
 
@@ -162,7 +170,10 @@ class Hook:
                 return self._on_host(bucket, flat) if flat.numel() else _ended(flat)
             side = self._side_stream(flat.device)
             if flat.numel():
+                self._in_flight[bucket.index()] = flat
                 self._on_device(bucket, flat, side)
+            if bucket.is_last():
+                self._in_flight.clear()
             return _ended(flat) if self.all_with_last and not bucket.is_last() else _ends_with(side, flat)
 
     def check(self) -> None:
@@ -218,29 +229,30 @@ class Hook:
         what = span(result)  # of complex numbers: twice as many elements
         handle = self.group.bucket(ALL_REDUCE, what.type, what.count, address, address, op="avg",
                                    name=f"ddp.{bucket.index()}", matrices=_layout(bucket, flat), hold=True)
-        known = self._buckets[bucket.index()] = _Bucket(flat, handle, result)
+        known = self._buckets[bucket.index()] = _Bucket(bucket, flat, handle, result)
         return known
 
-    def _forget(self, index: int, result: torch.Tensor) -> None:
-        """Releases the bucket that was known, and what the daemon knows of its memory."""
-        self._buckets.pop(index, None)
-        if result.is_cuda:  # its memory may be another's when all streams have come past it
-            result.record_stream(torch.cuda.current_stream(result.device))
-        nbytes = result.numel() * result.element_size()
-        self.group.drop_buckets(result.data_ptr(), nbytes)
-        if result.is_cuda:
-            self.group.context.pool.forget(result.data_ptr(), nbytes)
+    def _forget(self, index: int) -> torch.Tensor | None:
+        """Releases the bucket that was known, and what the daemon knows of its memory. Gives what it had of its own."""
+        known = self._buckets.pop(index)
+        if known.result is not None and known.result.is_cuda:  # another's when all streams have come past it
+            known.result.record_stream(torch.cuda.current_stream(known.result.device))
+        self.group.drop_buckets(known.begin, known.bytes)
+        self.group.context.pool.forget(known.begin, known.bytes)
+        return known.result
 
-    def _known(self, index: int, flat: torch.Tensor) -> _Bucket | None:
-        """DDP cuts its buckets anew after the first step: what was known of the old one is released."""
-        known = self._buckets.get(index)
-        if known is None or known.fits(flat):
+    def _known(self, bucket: Any, flat: torch.Tensor) -> _Bucket | None:
+        """DDP cuts its buckets anew after the first step: what was known of the old ones is released, as new ones may lie
+        where any of them did."""
+        known = self._buckets.get(bucket.index())
+        if known is None or known.fits(bucket, flat):
             return known
-        self._forget(index, known.result)
+        for other in [other for other in self._buckets if other >= bucket.index()]:
+            self._forget(other)
         return None
 
     def _on_host(self, bucket: Any, flat: torch.Tensor) -> Any:
-        known, dtype = self._known(bucket.index(), flat), self._dtype(flat)
+        known, dtype = self._known(bucket, flat), self._dtype(flat)
         if known is None:
             buffer, view = self.group.context.pool.lend(flat.numel() * torch.empty(0, dtype=dtype).element_size())
             result = torch.frombuffer(view, dtype=dtype, count=flat.numel())
@@ -273,23 +285,23 @@ class Hook:
         known, op = self._submit_on_device(bucket, flat, current.cuda_stream)
         self._ops[bucket.index()] = op
         _library.call("gw_stream_wait", self.group.handle, op, side.cuda_stream)
-        if not known.address:
+        if known.result is not None:
             with _on(side):
                 flat.copy_(known.result)
 
     def _submit_on_device(self, bucket: Any, flat: torch.Tensor, stream: int) -> tuple[_Bucket, int]:
-        known = self._known(bucket.index(), flat)
+        known = self._known(bucket, flat)
         if known is None:
             known = self._register(bucket, flat, self._place(flat))
-        if not known.address:
+        if known.result is not None:
             known.result.copy_(flat)
         try:
             return known, self.group.submit(known.handle, stream)
         except errors.Error as error:
             if error.status not in errors.MEMORY_GONE:
                 raise
-        self._forget(bucket.index(), known.result)  # other memory had this address when it was registered
-        known = self._register(bucket, flat, known.result)
+        result = self._forget(bucket.index())  # other memory had this address when it was registered
+        known = self._register(bucket, flat, flat if result is None else result)
         return known, self.group.submit(known.handle, stream)
 
     def _place(self, flat: torch.Tensor) -> torch.Tensor:

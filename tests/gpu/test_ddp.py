@@ -1,27 +1,29 @@
 """test_ddp.py - the hook for DistributedDataParallel on GPUs: the same parameters as over Gloo, bit for bit
 
-See tests/integration/ddp_rank.py for what each scenario does. Two ranks share a GPU where there is one only. Ends within
-3 minutes.
+See tests/integration/ddp_rank.py and ddp_memory.py for what each scenario does. Two ranks share a GPU where there is one
+only. Ends within 3 minutes.
 """
+
+import os
 
 from gpu import Daemon, check_given_back, count_devices, main
 from torch_ranks import check_same, need_cuda
 
+MEMORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ddp_memory.py")
 SEGMENTS = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
-def _all_same(*scenarios, **variables):
+def _all_same(*scenarios, worker="ddp_rank.py", **variables):
     need_cuda()
     with Daemon() as daemon:
-        check_same("ddp_rank.py", [daemon, daemon], *scenarios, n_devices=count_devices(), **variables)
+        check_same(worker, [daemon, daemon], *scenarios, n_devices=count_devices(), **variables)
         check_given_back(daemon)
 
 
 def kinds_of_ddp():
     _all_same("plain", "bucket_views", "there_after_backward", "static_graph", "small_buckets", "unused_parameters",
               "accumulation", "checkpointing", "uneven_inputs", "several_models", "guarded", "double", "bfloat16",
-              "channels_last", "mixed_precision", "reduce_dtypes", "many_buckets", "emptied_caches",
-              "addresses_used_again")
+              "channels_last", "mixed_precision", "reduce_dtypes", "many_buckets")
 
 
 def views_in_all_ways():
@@ -29,7 +31,13 @@ def views_in_all_ways():
 
 
 def expandable_segments():
-    _all_same("plain", "bucket_views", "small_buckets", "reduce_dtypes", "emptied_caches", **SEGMENTS)
+    _all_same("plain", "bucket_views", "small_buckets", "reduce_dtypes", **SEGMENTS)
+    _all_same("emptied_caches", worker=MEMORY, **SEGMENTS)
+
+
+def memory_of_buckets():
+    _all_same("emptied_caches", "first_cut", "bucket_of_a_failed_backward", worker=MEMORY)
+    _all_same("addresses_used_again", worker=MEMORY)
 
 
 def without_an_exchange_ranks_differ():

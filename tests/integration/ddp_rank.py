@@ -21,7 +21,6 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import gradwire.torch  # noqa: E402
-from gradwire import _group  # noqa: E402
 
 STEPS = 5
 DEVICE = os.environ.get("DEVICE", "cpu")
@@ -480,37 +479,6 @@ def reduce_dtypes():
     except ValueError as error:
         return "same" if "torch.int32" in str(error) else str(error)
     return "torch.int32 was taken"
-
-
-def emptied_caches():
-    """What was registered must outlive what torch gives back to the device, and not hide what comes in its place."""
-    def after():
-        torch.cuda.empty_cache()
-        torch.empty(1 << 22, device=DEVICE).fill_(7)
-    return compare(Perceptron, more={"after": after}, bucket_cap_mb=0.02)
-
-
-def addresses_used_again():
-    """Where a model is trained after another, what torch allocates may lie in any number of ranges that were registered, and
-    given back to the device since."""
-    nbytes, part = 1 << 28, 1 << 22
-    pool, old = _group.connection().pool, torch.empty(nbytes, dtype=torch.uint8, device=DEVICE)
-    begin = old.data_ptr()
-    for offset in range(0, nbytes, part):
-        pool.register(begin + offset, part)
-    del old
-    torch.cuda.empty_cache()
-    if torch.empty(nbytes, dtype=torch.uint8, device=DEVICE).data_ptr() != begin:  # which torch keeps, and takes parts of
-        return "nothing lies where something was"
-    model = DDP(nn.Linear(part // 2, 1, bias=False).to(DEVICE))
-    hook = gradwire.torch.register(model, reduce_dtype=torch.bfloat16)
-    for _ in range(3):
-        model.zero_grad()
-        model(torch.full((1, part // 2), 1.0 + RANK, device=DEVICE)).sum().backward()
-    hook.check()
-    hook.close()
-    found, wanted = model.module.weight.grad.unique().tolist(), [sum(1.0 + r for r in range(SIZE)) / SIZE]
-    return "same" if found == wanted else f"{found} instead of {wanted}"
 
 
 # ---- over two nodes ----------------------------------------------------------------------------------------

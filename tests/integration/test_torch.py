@@ -1,6 +1,7 @@
 """test_torch.py - the hook for DistributedDataParallel on the CPU: the same parameters as without it, bit for bit
 
-See ddp_rank.py and ddp_faults.py for what each scenario does. Needs a Python with torch: this one's, or the system's.
+See ddp_rank.py, ddp_faults.py and ddp_as_device.py for what each scenario does. Needs a Python with torch: this one's, or the
+system's.
 """
 
 import os
@@ -26,6 +27,11 @@ def codecs_and_states_between_nodes():
 def kinds_of_ddp():
     _all_same("plain", "bucket_views", "there_after_backward", "static_graph", "small_buckets", "unused_parameters",
               "accumulation", "checkpointing", "uneven_inputs", "several_models", "guarded", "many_buckets")
+
+
+def buckets_where_they_lie():
+    _all_same("in_place", "there_after_backward", "static_graph", "small_buckets", "unused_parameters", "uneven_inputs",
+              "several_models", "reduce_dtypes", "many_buckets", "views_in_all_ways", worker="ddp_as_device.py")
 
 
 def models_of_several_groups():

@@ -1,0 +1,128 @@
+"""ddp_memory.py - one rank of test_ddp.py: where a GPU's memory of buckets lies, and when it is free again
+
+    ddp_memory.py SCENARIO...      as ddp_rank.py
+"""
+
+import gc
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "integration"))
+
+import ddp_rank  # noqa: E402, finds gradwire
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from ddp_rank import DEVICE, RANK, SIZE, Fails, Perceptron, Wide, batch, compare  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
+
+import gradwire.torch  # noqa: E402
+from gradwire import _group  # noqa: E402
+
+
+def emptied_caches():
+    """What was registered must outlive what torch gives back to the device, and not hide what comes in its place."""
+    def after():
+        torch.cuda.empty_cache()
+        torch.empty(1 << 22, device=DEVICE).fill_(7)
+    return compare(Perceptron, more={"after": after}, bucket_cap_mb=0.02)
+
+
+def first_cut():
+    """A GPU's memory of DDP's first bucket, which holds all gradients, is free when DDP has cut it into others."""
+    peaks = []
+    for has_hook in (False, True):
+        model = DDP(Wide(2048).to(DEVICE), gradient_as_bucket_view=True, bucket_cap_mb=20)
+        hook = gradwire.torch.register(model) if has_hook else gradwire.torch.NoHook()
+        x = batch(0, (2048,))[0]
+        torch.cuda.reset_peak_memory_stats(DEVICE)
+        before = torch.cuda.memory_allocated(DEVICE)
+        for _ in range(3):
+            model.zero_grad()
+            model(x).square().mean().backward()
+        torch.cuda.synchronize(DEVICE)
+        hook.check()
+        hook.close()
+        peaks.append((torch.cuda.max_memory_allocated(DEVICE) - before) / 2**20)
+        del model, hook
+    return "same" if peaks[1] < peaks[0] + 20 else f"{peaks[1]:.0f} MiB at most, DDP needs {peaks[0]:.0f}"
+
+
+class Fragile(Wide):
+    def forward(self, x):
+        for layer in self.layers[:3]:
+            x = x + layer(x)
+        x = Fails.apply(x)
+        for layer in self.layers[3:]:
+            x = x + layer(x)
+        return x + self.empty.sum()
+
+
+def bucket_of_a_failed_backward():
+    """What is still exchanged is nobody else's memory, though DDP and its gradients have gone."""
+    def fail():
+        raise ValueError("this one fails")
+    model = DDP(Fragile(2048).to(DEVICE), gradient_as_bucket_view=True, bucket_cap_mb=10)
+    hook, x = gradwire.torch.register(model), batch(0, (2048,))[0]
+    model(x).square().mean().backward()  # buckets are cut anew after it
+    model.zero_grad()
+    loss = model(x).square().mean()
+    torch.cuda.synchronize(DEVICE)
+    dist.barrier()
+    time.sleep(RANK)
+    Fails.happens = fail
+    try:
+        loss.backward()
+        return "nothing failed"
+    except ValueError:
+        Fails.happens = None
+    del model, loss
+    gc.collect()
+    others = [torch.full((1 << 22,), 7.0, device=DEVICE) for _ in range(16)]
+    dist.barrier()
+    hook.close()
+    changed = sum(int((other != 7).sum()) for other in others)
+    return f"{changed} numbers of others have changed" if changed else "same"
+
+
+class Long(nn.Module):
+    """Needs memory in whole parts only."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(count))
+
+    def forward(self, x):
+        return (self.weight * x).sum()
+
+
+def addresses_used_again():
+    """Where a model is trained after another, what torch allocates may lie in any number of ranges that were registered, and
+    given back to the device since."""
+    nbytes, part = 1 << 28, 1 << 22
+    pool, old = _group.connection().pool, torch.empty(nbytes, dtype=torch.uint8, device=DEVICE)
+    begin = old.data_ptr()
+    for offset in range(0, nbytes, part):
+        pool.register(begin + offset, part)
+    del old
+    torch.cuda.empty_cache()
+    if torch.empty(nbytes, dtype=torch.uint8, device=DEVICE).data_ptr() != begin:  # which torch keeps, and takes parts of
+        return "nothing lies where something was"
+    model = DDP(Long(part // 2).to(DEVICE))
+    hook = gradwire.torch.register(model, reduce_dtype=torch.bfloat16)
+    for _ in range(3):
+        model.zero_grad()
+        torch.cuda._sleep(10**8)  # what is freed now cannot be had again at once
+        model(torch.full((part // 2,), 1.0 + RANK, device=DEVICE)).backward()
+    hook.check()
+    result = hook._buckets[0].result.data_ptr() - begin
+    hook.close()
+    if not 0 <= result < nbytes or result % part:
+        return f"the bucket lies {result} bytes from there"
+    found, wanted = model.module.weight.grad.unique().tolist(), [sum(1.0 + r for r in range(SIZE)) / SIZE]
+    return "same" if found == wanted else f"{found} instead of {wanted}"
+
+
+if __name__ == "__main__":
+    ddp_rank.main(globals())
