@@ -54,6 +54,7 @@ class Trainer:
         groups = [dist.new_group([rank]) for rank in range(told["ranks"])]
         self.alone = groups[self.rank]
         self.net, self.hook, self.optimizer = None, None, None
+        self.without, self.left = None, 0  # bytes: what is in use without a way, and what ways before have left more
 
     # ---- a way -------------------------------------------------------------------------------------------
 
@@ -102,6 +103,9 @@ class Trainer:
         gc.collect()  # DDP takes its hooks off the parameters when it goes
         if self.cuda:
             torch.cuda.empty_cache()
+            used = torch.cuda.memory_allocated()
+            self.without = used if self.without is None else self.without
+            self.left = used - self.without
         return {}
 
     # ---- steps -------------------------------------------------------------------------------------------
@@ -151,7 +155,7 @@ class Trainer:
         peak, used = None, None
         if self.cuda:
             free, total = torch.cuda.mem_get_info()
-            peak, used = torch.cuda.max_memory_allocated(), total - free
+            peak, used = torch.cuda.max_memory_allocated() - self.left, total - free
         return {"ms": [self.since(a, b) for a, b in zip(marks, marks[1:])], "seconds": seconds, "peak_bytes": peak,
                 "used_bytes": used, "digest": hashlib.sha256(repr(self.digests()).encode()).hexdigest()}
 
