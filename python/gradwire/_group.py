@@ -71,6 +71,7 @@ class Context:
     def close(self) -> None:
         for group in list(self.groups):
             group.close()
+        self.pool.is_closed = True
         if self.handle:
             _library.library().gw_disconnect(self.handle)
         self.handle = 0

@@ -37,7 +37,7 @@ class Pool:
     """The buffers of a connection."""
 
     def __init__(self, context: int):
-        self._context = context
+        self._context, self.is_closed = context, False
         self._lock = threading.RLock()  # memory may come back while it is held: when an array is collected
         self._free: dict[int, list[Buffer]] = {}
         self._registered: OrderedDict[int, Buffer] = OrderedDict()
@@ -59,11 +59,16 @@ class Pool:
             self._free.setdefault(buffer.bytes, []).append(buffer)
 
     def lend(self, nbytes: int) -> tuple[Buffer, Any]:
-        """The same with its memory for frombuffer, until the last array in it is gone."""
-        buffer = self.borrow(nbytes)
+        """A shared buffer with its memory for frombuffer. It ends when the last array in it is gone."""
+        buffer = self.allocate(nbytes)
         view = buffer.view(0, nbytes)
-        weakref.finalize(view, self.give_back, buffer).atexit = False
+        weakref.finalize(view, self._end_loan, buffer).atexit = False
         return buffer, view
+
+    def _end_loan(self, buffer: Buffer) -> None:
+        """One that is in use even then ends with the connection."""
+        if not self.is_closed:
+            _library.library().gw_buffer_release(buffer.handle)
 
     def register(self, address: int, nbytes: int) -> Buffer:
         """A buffer that holds a range of device memory. Ranges of buffers do not overlap: what is in the way was freed,

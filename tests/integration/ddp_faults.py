@@ -9,12 +9,11 @@ import warnings
 
 import ddp_rank  # finds gradwire
 import torch
-from ddp_rank import DEVICE, RANK, Fails, Perceptron, batch, train
+from ddp_rank import DEVICE, RANK, Fails, Perceptron, batch, shared_kib, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import gradwire.torch
-from gradwire._memory import Pool
 
 
 def failing_backward():
@@ -88,10 +87,8 @@ def registered_twice():
 
 
 def forgotten_models():
-    """Their groups end with them, and memory that they had is lent again: that of their gradients, too."""
-    allocated, allocate = [], Pool.allocate
-    Pool.allocate = lambda pool, nbytes: allocated.append(nbytes) or allocate(pool, nbytes)
-    counts = []
+    """Their groups end with them, and the memory that they shared with the daemon: that of their gradients, too."""
+    before = shared_kib()
     for _ in range(4):
         wrapped = DDP(Perceptron(500).to(DEVICE), gradient_as_bucket_view=True)
         group = gradwire.torch.register(wrapped).group
@@ -100,9 +97,9 @@ def forgotten_models():
         gc.collect()
         if group._handle:
             return "a group did not end with its model"
-        counts.append(sum(nbytes > 1 for nbytes in allocated))  # 1: whether the daemon answers
-    Pool.allocate = allocate
-    return "same" if counts[0] == counts[-1] and (counts[0] or DEVICE != "cpu") else f"buffers allocated by then: {counts}"
+        if shared_kib() != before:
+            return f"{shared_kib() - before} KiB are left"
+    return "same"
 
 
 def killed_rank():

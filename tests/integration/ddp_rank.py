@@ -8,6 +8,7 @@ one rounding, so parameters after some steps are the same bit for bit, whoever a
 
 import contextlib
 import copy
+import gc
 import os
 import sys
 import warnings
@@ -145,6 +146,30 @@ def shared_gradients():
         hook.close()
         if not (all(lie) if views else not any(lie)):
             return f"with views {views} gradients lie there: {lie}"
+    return "same"
+
+
+def shared_kib():
+    """What this process has mapped of memory that it shares with the daemon."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        ends = [line.split()[0].split("-") for line in maps if "gradwire-buffer" in line]
+    return sum(int(end, 16) - int(begin, 16) for begin, end in ends) // 1024
+
+
+def memory_of_the_first_cut():
+    """DDP's first bucket holds all gradients, and is cut into others after the first step. Its memory goes then, and all with
+    the model and its gradients."""
+    before = shared_kib()
+    for views in (False, True):
+        wrapped = DDP(Perceptron(500), gradient_as_bucket_view=views, bucket_cap_mb=0.2)
+        hook, peaks = gradwire.torch.register(wrapped), []
+        train(wrapped, steps=3, after=lambda: peaks.append(shared_kib() - before))
+        wanted = sum(p.numel() * 4 for p in wrapped.parameters()) // 1024
+        hook.close()
+        del wrapped, hook
+        gc.collect()
+        if max(peaks) > wanted + 64 or shared_kib() != before:
+            return f"{wanted} KiB of gradients: with views {views} {peaks} KiB after steps, {shared_kib() - before} in the end"
     return "same"
 
 
