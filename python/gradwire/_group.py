@@ -275,10 +275,13 @@ class Group:
     def close(self) -> None:
         """Leaves the group."""
         with self._lock:
+            used = {where for bucket in self._buckets.values() for where in (bucket.send, bucket.recv) if where}
             self._buckets.clear()
         handle, self._handle = self._handle, 0
         if handle:
             _library.library().gw_group_free(handle)  # the daemon has let go of all memory when it returns
+        for where in used:  # a device does not get back what is registered
+            self.context.pool.forget(where, 1, may_wait=False)
         for buffer in list(self._lent):
             self._give_back(buffer)
 

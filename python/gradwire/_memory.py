@@ -87,13 +87,16 @@ class Pool:
             self._release(other, may_wait=False)
         return buffer
 
-    def forget(self, address: int, nbytes: int) -> None:
-        """The memory was freed, or is another's now. Buckets in it cannot be submitted any more."""
+    def forget(self, address: int, nbytes: int, may_wait: bool = True) -> None:
+        """The memory was freed, or is another's now. Buckets in it cannot be submitted any more. Without may_wait, what is in
+        use stays."""
+        if self.is_closed:
+            return
         with self._lock:
             found = [buffer for buffer in self._registered.values()
                      if buffer.address < address + nbytes and address < buffer.address + buffer.bytes]
         for buffer in found:
-            self._release(buffer, may_wait=True)
+            self._release(buffer, may_wait)
 
     def _release(self, buffer: Buffer, may_wait: bool) -> None:
         code = _library.library().gw_buffer_release(buffer.handle)

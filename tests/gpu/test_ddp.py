@@ -36,7 +36,7 @@ def expandable_segments():
 
 
 def memory_of_buckets():
-    _all_same("emptied_caches", "first_cut", "bucket_of_a_failed_backward", worker=MEMORY)
+    _all_same("emptied_caches", "first_cut", "given_back", "bucket_of_a_failed_backward", worker=MEMORY)
     _all_same("addresses_used_again", worker=MEMORY)
 
 
