@@ -38,7 +38,7 @@ class Pool:
 
     def __init__(self, context: int):
         self._context, self.is_closed = context, False
-        self._lock = threading.RLock()  # memory may come back while it is held: when an array is collected
+        self._lock = threading.RLock()  # memory may come back while it is held: when a hook or group is collected
         self._free: dict[int, list[Buffer]] = {}
         self._registered: OrderedDict[int, Buffer] = OrderedDict()
 
@@ -74,7 +74,7 @@ class Pool:
         """A buffer that holds a range of device memory. Ranges of buffers do not overlap: what is in the way was freed,
         or is a part of this one, and ends."""
         with self._lock:
-            for key, buffer in self._registered.items():
+            for key, buffer in list(self._registered.items()):  # some may end meanwhile, when a group is collected
                 if buffer.address <= address and address + nbytes <= buffer.address + buffer.bytes:
                     self._registered.move_to_end(key)
                     return buffer
@@ -82,9 +82,9 @@ class Pool:
         buffer = Buffer(_library.out("gw_buffer_register", self._context, address, nbytes), nbytes)
         with self._lock:
             self._registered[address] = buffer
-            old = list(self._registered.values())[:-REGISTERED_MAX]
-        for other in old:
-            self._release(other, may_wait=False)
+            old = list(self._registered)[:-REGISTERED_MAX]
+        for key in old:
+            self._release(key, may_wait=False)
         return buffer
 
     def forget(self, address: int, nbytes: int, may_wait: bool = True) -> None:
@@ -93,20 +93,25 @@ class Pool:
         if self.is_closed:
             return
         with self._lock:
-            found = [buffer for buffer in self._registered.values()
+            found = [key for key, buffer in list(self._registered.items())
                      if buffer.address < address + nbytes and address < buffer.address + buffer.bytes]
-        for buffer in found:
-            self._release(buffer, may_wait)
+        for key in found:
+            self._release(key, may_wait)
 
-    def _release(self, buffer: Buffer, may_wait: bool) -> None:
+    def _release(self, key: int, may_wait: bool) -> None:
+        with self._lock:  # who takes it out ends it
+            buffer = self._registered.pop(key, None)
+        if buffer is None:
+            return
         code = _library.library().gw_buffer_release(buffer.handle)
         if code == _library.BUSY and may_wait:  # an operation on it has been enqueued, and not ended
             _synchronize()
             code = _library.library().gw_buffer_release(buffer.handle)
         if code == _library.OK:
-            with self._lock:
-                self._registered.pop(buffer.address, None)
-        elif may_wait:
+            return
+        with self._lock:
+            self._registered.setdefault(key, buffer)
+        if may_wait:
             raise _library.error(code)
 
 

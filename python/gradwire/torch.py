@@ -135,12 +135,33 @@ def _asks_after_last(model: Any) -> bool:
             len({p.device for p in model.parameters()}) == 1)
 
 
-def _close(waiter: Waiter, group: Group, ops: dict[int, int]) -> None:
+class _Used:
+    """Memory and streams of a hook. It stays when the hook has gone, until all of it has ended."""
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, _Bucket] = {}
+        self.streams: dict[torch.device, Any] = {}
+        self.ops: dict[int, int] = {}  # the last of each bucket on a device
+        self.in_flight: dict[int, torch.Tensor] = {}  # DDP's buckets on a device, until it waits for them: a backward may fail
+
+    def free_after_backward(self) -> None:
+        """DDP waits for its buckets at the end of a backward that does not fail; out of backward, at once."""
+        try:
+            torch.autograd.Variable._execution_engine.queue_callback(self.in_flight.clear)
+        except RuntimeError:
+            self.in_flight.clear()
+
+
+def _close(waiter: Waiter, group: Group, used: _Used) -> None:
     try:
-        for op in ops.values():
+        for op in used.ops.values():
             _library.library().gw_wait(group.handle, op, -1)  # how it ended, check has told
+        for stream in used.streams.values():
+            stream.synchronize()  # which may still copy averages back
     finally:
         waiter.close()
+        used.in_flight.clear()
+        used.buckets.clear()
 
 
 class Hook:
@@ -148,12 +169,9 @@ class Hook:
 
     def __init__(self, group: Group, reduce_dtype: torch.dtype | None = None, all_with_last: bool = False):
         self.group, self.reduce_dtype, self.all_with_last = group, reduce_dtype, all_with_last
-        self._buckets: dict[int, _Bucket] = {}
-        self._waiter, self._seen = Waiter(group), Seen()
-        self._streams: dict[torch.device, Any] = {}
-        self._ops: dict[int, int] = {}  # the last of each bucket on a device
-        self._in_flight: dict[int, torch.Tensor] = {}  # buckets on a device, kept until DDP waits for all: a backward may fail
-        self._closing = weakref.finalize(self, _close, self._waiter, group, self._ops)  # with the model, if not before
+        self._waiter, self._seen, self._used = Waiter(group), Seen(), _Used()
+        self._buckets, self._streams = self._used.buckets, self._used.streams
+        self._closing = weakref.finalize(self, _close, self._waiter, group, self._used)  # with the model, if not before
         self._closing.atexit = False  # a process that ends says so to the daemon by ending, at once
 
     def average(self, bucket: Any) -> Any:
@@ -170,10 +188,10 @@ class Hook:
                 return self._on_host(bucket, flat) if flat.numel() else _ended(flat)
             side = self._side_stream(flat.device)
             if flat.numel():
-                self._in_flight[bucket.index()] = flat
+                self._used.in_flight[bucket.index()] = flat
                 self._on_device(bucket, flat, side)
             if bucket.is_last():
-                self._in_flight.clear()
+                self._used.free_after_backward()
             return _ended(flat) if self.all_with_last and not bucket.is_last() else _ends_with(side, flat)
 
     def check(self) -> None:
@@ -283,7 +301,7 @@ class Hook:
         """Backward stands still meanwhile, and launches nothing: what can be looked up is."""
         current = torch.cuda.current_stream(flat.device)
         known, op = self._submit_on_device(bucket, flat, current.cuda_stream)
-        self._ops[bucket.index()] = op
+        self._used.ops[bucket.index()] = op
         _library.call("gw_stream_wait", self.group.handle, op, side.cuda_stream)
         if known.result is not None:
             with _on(side):

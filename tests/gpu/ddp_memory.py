@@ -70,21 +70,23 @@ def given_back():
 
 
 class Fragile(Wide):
+    def __init__(self, width, at):
+        super().__init__(width)
+        self.at = at
+
     def forward(self, x):
-        for layer in self.layers[:3]:
-            x = x + layer(x)
-        x = Fails.apply(x)
-        for layer in self.layers[3:]:
+        for i, layer in enumerate(self.layers):
+            x = Fails.apply(x.requires_grad_() if i == 0 else x) if i == self.at else x
             x = x + layer(x)
         return x + self.empty.sum()
 
 
-def bucket_of_a_failed_backward():
-    """What is still exchanged is nobody else's memory, though DDP and its gradients have gone."""
+def _late_bucket(at, dtype):
+    """Numbers of others that have changed. at: the layer behind which backward fails; 0: when all buckets are handed over."""
     def fail():
         raise ValueError("this one fails")
-    model = DDP(Fragile(2048).to(DEVICE), gradient_as_bucket_view=True, bucket_cap_mb=10)
-    hook, x = gradwire.torch.register(model), batch(0, (2048,))[0]
+    model = DDP(Fragile(2048, at).to(DEVICE), gradient_as_bucket_view=True, bucket_cap_mb=10)
+    hook, x = gradwire.torch.register(model, reduce_dtype=dtype), batch(0, (2048,))[0]
     model(x).square().mean().backward()  # buckets are cut anew after it
     model.zero_grad()
     loss = model(x).square().mean()
@@ -102,8 +104,13 @@ def bucket_of_a_failed_backward():
     others = [torch.full((1 << 22,), 7.0, device=DEVICE) for _ in range(16)]
     dist.barrier()
     hook.close()
-    changed = sum(int((other != 7).sum()) for other in others)
-    return f"{changed} numbers of others have changed" if changed else "same"
+    return sum(int((other != 7).sum()) for other in others)
+
+
+def bucket_of_a_failed_backward():
+    """What is still exchanged is nobody else's memory, though DDP and its gradients have gone."""
+    changed = {(at, dtype): _late_bucket(at, dtype) for at in (3, 0) for dtype in (None, torch.bfloat16)}
+    return "same" if set(changed.values()) == {0} else f"numbers of others that have changed: {changed}"
 
 
 class Long(nn.Module):

@@ -3,7 +3,8 @@
     ddp_as_device.py SCENARIO...      as ddp_rank.py
 
 Buckets are registered where they lie, as a GPU's are: the same addresses come back, and tensors of DDP's end when it
-says so. What is CUDA's is not here: streams are none, and where one would wait for an operation the process does.
+says so. What is CUDA's is not here: streams are none, and where one would wait for an operation the process does. So this
+shows nothing of what waits for what; gpu/test_ddp does.
 """
 
 import ddp_rank  # finds gradwire
@@ -53,6 +54,34 @@ def in_place():
     return "same" if found == ([None], 1, 0) else f"the daemon works in {found}"
 
 
+class Fragile(ddp_rank.Perceptron):
+    """Its backward may fail when all buckets have been handed over."""
+
+    def forward(self, x):
+        return super().forward(ddp_rank.Fails.apply(x.requires_grad_()))
+
+
+def kept_in_flight():
+    """DDP's buckets are kept until it waits for them: after a backward that has failed until the hook goes, else no longer."""
+    def fail():
+        raise ValueError("this one fails")
+    kept = []
+    for options in ({}, {"static_graph": True}):
+        wrapped = DDP(Fragile(), gradient_as_bucket_view=True, bucket_cap_mb=0.02, **options)
+        hook = gradwire.torch.register(wrapped)
+        ddp_rank.train(wrapped, steps=3, after=lambda: kept.append(len(hook._used.in_flight)))
+        loss = wrapped(ddp_rank.batch(0)[0]).sum()
+        ddp_rank.Fails.happens = fail
+        try:
+            loss.backward()
+        except ValueError:
+            ddp_rank.Fails.happens = None
+        kept.append(len(hook._used.in_flight) == len(hook._buckets) > 0)
+        hook.close()
+        kept.append(len(hook._used.in_flight) + len(hook._buckets))
+    return "same" if kept == [0, 0, 0, True, 0] * 2 else f"kept: {kept}"
+
+
 if __name__ == "__main__":
     pretend()
-    ddp_rank.main({**vars(ddp_rank), "in_place": in_place})
+    ddp_rank.main({**vars(ddp_rank), "in_place": in_place, "kept_in_flight": kept_in_flight})

@@ -30,8 +30,8 @@ def kinds_of_ddp():
 
 
 def buckets_where_they_lie():
-    _all_same("in_place", "there_after_backward", "static_graph", "small_buckets", "unused_parameters", "uneven_inputs",
-              "several_models", "reduce_dtypes", "many_buckets", "views_in_all_ways", worker="ddp_as_device.py")
+    _all_same("in_place", "kept_in_flight", "there_after_backward", "static_graph", "small_buckets", "unused_parameters",
+              "uneven_inputs", "several_models", "reduce_dtypes", "many_buckets", "views_in_all_ways", worker="ddp_as_device.py")
 
 
 def models_of_several_groups():
