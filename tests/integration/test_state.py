@@ -274,7 +274,8 @@ def an_operation_under_way_is_in_the_way():
         _train(ranks, range(1))
         _save(ranks, file)
         op = ranks[1].ok("submit k")
-        until(lambda: daemons[1].admin_json("groups")[0]["in_flight"] == 1, "the other node has announced it")
+        until(lambda: daemons[1].admin_json("groups")[0]["in_flight"] == 1, "the other node has it")
+        time.sleep(0.2 * SLOW)  # and has told this one, which no report shows
         os.kill(daemons[1].pid, signal.SIGSTOP)
         try:
             ranks[0].ok("submit k")
