@@ -145,7 +145,7 @@ class _Used:
         self.in_flight: dict[int, torch.Tensor] = {}  # DDP's buckets on a device, until it waits for them: a backward may fail
 
     def free_after_backward(self) -> None:
-        """DDP waits for its buckets at the end of a backward that does not fail; out of backward, at once."""
+        """At the end of a backward that does not fail, where DDP has its buckets and waits for them; out of backward, at once."""
         try:
             torch.autograd.Variable._execution_engine.queue_callback(self.in_flight.clear)
         except RuntimeError:
