@@ -7,6 +7,8 @@ says so. What is CUDA's is not here: streams are none, and where one would wait 
 shows nothing of what waits for what; gpu/test_ddp does.
 """
 
+import types
+
 import ddp_rank  # finds gradwire
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -82,6 +84,34 @@ def kept_in_flight():
     return "same" if kept == [0, 0, 0, True, 0] * 2 else f"kept: {kept}"
 
 
+def one_future():
+    """It does for all buckets only where DDP copies none, leaves none out, and has one device."""
+    views = DDP(ddp_rank.Perceptron(), gradient_as_bucket_view=True)
+    skipping = DDP(ddp_rank.Perceptron(), gradient_as_bucket_view=True)
+    skipping.skip_all_reduce_unused_params = True  # an option since torch 2.5
+    spread = types.SimpleNamespace(gradient_as_bucket_view=True,
+                                   parameters=lambda: [torch.zeros(1), torch.zeros(1, device="meta")])
+    found = [gradwire.torch._asks_after_last(model) for model in (views, DDP(ddp_rank.Perceptron()), skipping, spread)]
+    return "same" if found == [True, False, False, False] else f"one future for all: {found}"
+
+
+def shapes():
+    """The matrices of a bucket go along, where they lie in it."""
+    wrapped = DDP(ddp_rank.Perceptron())
+    hook, told = gradwire.torch.register(wrapped), []
+    declare = hook.group.bucket
+    hook.group.bucket = lambda *words, **more: told.append(more["matrices"]) or declare(*words, **more)
+    ddp_rank.train(wrapped)
+    hook.close()
+    wanted = [(p.shape[0], p.numel() // p.shape[0]) for p in wrapped.module.parameters()]
+    ends = [[(at + rows * columns) for at, rows, columns, _ in matrices] for matrices in told]
+    begins = [[at for at, _, _, _ in matrices] for matrices in told]
+    right = all(sorted((rows, columns) for _, rows, columns, _ in matrices) == sorted(wanted) for matrices in told)
+    joined = all(b[1:] == e[:-1] and b[0] == 0 for b, e in zip(begins, ends))
+    return "same" if told and right and joined else f"matrices: {told}"
+
+
 if __name__ == "__main__":
     pretend()
-    ddp_rank.main({**vars(ddp_rank), "in_place": in_place, "kept_in_flight": kept_in_flight})
+    ddp_rank.main({**vars(ddp_rank), "in_place": in_place, "kept_in_flight": kept_in_flight,
+                   "one_future": one_future, "shapes": shapes})

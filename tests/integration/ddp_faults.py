@@ -5,10 +5,12 @@
 
 import gc
 import os
+import time
 import warnings
 
 import ddp_rank  # finds gradwire
 import torch
+import torch.distributed as dist
 from ddp_rank import DEVICE, RANK, Fails, Perceptron, batch, shared_kib, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -93,6 +95,8 @@ def forgotten_models():
         wrapped = DDP(Perceptron(500).to(DEVICE), gradient_as_bucket_view=True)
         group = gradwire.torch.register(wrapped).group
         train(wrapped, steps=3)
+        if DEVICE == "cpu" and shared_kib() == before:
+            return "nothing is shared"
         del wrapped
         gc.collect()
         if group._handle:
@@ -100,6 +104,31 @@ def forgotten_models():
         if shared_kib() != before:
             return f"{shared_kib() - before} KiB are left"
     return "same"
+
+
+def after_a_failure():
+    """A step after one in which something has failed is refused, also without a guard."""
+    model = DDP(Perceptron().to(DEVICE))
+    hook = gradwire.torch.register(model)
+    train(model, steps=2)
+    hook.group.all_reduce(torch.ones(10 + RANK), async_op=True)
+    while hook.group._look().failed_ops == 0:
+        time.sleep(0.01)
+    dist.barrier()
+    try:
+        train(model, steps=1)
+        return "the step was taken"
+    except (gradwire.BucketError, RuntimeError) as error:  # older torch makes it another
+        return "same" if "GW_ERR_MISMATCH: operation" in str(error) else str(error)
+
+
+def alone():
+    """With one rank there is nothing to do, and no hook."""
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    model = DDP(Perceptron().to(DEVICE), process_group=groups[RANK])
+    hook = gradwire.torch.register(model)
+    train(model, steps=1)
+    return "same" if isinstance(hook, gradwire.torch.NoHook) and not hook else f"{hook}"
 
 
 def killed_rank():

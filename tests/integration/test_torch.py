@@ -30,8 +30,8 @@ def kinds_of_ddp():
 
 
 def buckets_where_they_lie():
-    _all_same("in_place", "kept_in_flight", "there_after_backward", "static_graph", "small_buckets", "unused_parameters",
-              "uneven_inputs", "several_models", "reduce_dtypes", "many_buckets", "views_in_all_ways", worker="ddp_as_device.py")
+    _all_same("in_place", "kept_in_flight", "one_future", "shapes", "there_after_backward", "static_graph", "small_buckets",
+              "unused_parameters", "uneven_inputs", "several_models", "reduce_dtypes", "many_buckets", "views_in_all_ways", worker="ddp_as_device.py")
 
 
 def models_of_several_groups():
@@ -54,7 +54,7 @@ def without_an_exchange_ranks_differ():
 
 def failures_have_names():
     _all_same("failing_backward", "sparse_gradients", "no_daemon", "registered_twice", "forgotten_models",
-              worker=FAULTS)
+              "after_a_failure", "alone", worker=FAULTS)
 
 
 def a_rank_that_is_killed_is_named():
