@@ -78,69 +78,6 @@ static void hold(gwd_lane_t *lane, gwd_lane_group_t *group, const gwd_command_t 
     gwd_lane_event(lane, &event);
 }
 
-static void take_command(gwd_lane_t *lane, const gwd_command_t *command) {
-    gwd_lane_group_t *group = gwd_lane_group_find(lane, command->group);
-
-    switch (command->kind) {
-    case GWD_COMMAND_GROUP:
-        take_group(lane, command->seed);
-        break;
-    case GWD_COMMAND_BUCKET:
-        if (group && gwd_lane_group_add_bucket(group, command->rank, command->bucket) != GW_OK)
-            gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "the daemon is out of memory");
-        break;
-    case GWD_COMMAND_BUCKET_DETACH:
-        if (group)
-            gwd_lane_group_detach_bucket(group, command->rank, command->bucket_id, command->cookie);
-        else
-            answer(lane, GWD_EVENT_DETACHED, command);
-        break;
-    case GWD_COMMAND_RANK_LEAVE:
-        if (group)
-            gwd_lane_group_leave(group, command);
-        else
-            answer(lane, GWD_EVENT_RELEASED, command);
-        break;
-    case GWD_COMMAND_HOLD:
-        hold(lane, group, command);
-        break;
-    case GWD_COMMAND_GO_ON:
-        if (group)
-            gwd_lane_wire_go_on(group);
-        break;
-    case GWD_COMMAND_FAIL:
-        if (group)
-            gwd_lane_group_fail(group, command->status, command->text ? command->text : "the group has failed");
-        break;
-    case GWD_COMMAND_PROBE:
-        if (group && group->wire)
-            gwd_lane_wire_probe(group);
-        break;
-    case GWD_COMMAND_TELL:
-        if (group && group->wire)
-            gwd_lane_wire_tell(group, command->node, command->data, command->bytes);
-        break;
-    case GWD_COMMAND_STOP:
-        lane->stopping = true;
-        break;
-    case GWD_COMMAND_RAIL_RUN:
-    case GWD_COMMAND_RAIL_DONE:
-    case GWD_COMMAND_RAIL_LEAVE:
-    case GWD_COMMAND_RAIL_LEFT:
-        gwd_lane_take_rail_command(group, command);
-        break;
-    }
-    free(command->text);
-    free(command->data);
-}
-
-void gwd_lane_take_commands(gwd_lane_t *lane) {
-    gwd_command_t command;
-
-    while (gwd_queue_pop(&lane->commands, &command))
-        take_command(lane, &command);
-}
-
 /* Returns whether the channel is to be read again. */
 static bool read_submit(gwd_lane_t *lane, gwd_lane_rank_t *rank) {
     gw_frame_t frame;
@@ -180,6 +117,82 @@ static void read_channel(gwd_lane_t *lane, gwd_lane_rank_t *rank) {
         if (!read_submit(lane, rank))
             break;
     gwd_lane_unstall(rank->group);
+}
+
+/* What a rank has submitted before it left may lie in its channel when the command to let it go comes. No more than it
+ * may have under way: it cannot hold up the others by writing on. */
+static void hear_out(gwd_lane_t *lane, gwd_lane_rank_t *rank) {
+    uint64_t n = 0;
+
+    while (n++ < rank->group->credits && !rank->left && !rank->stalled && !rank->broken)
+        if (!read_submit(lane, rank))
+            break;
+}
+
+static void take_command(gwd_lane_t *lane, const gwd_command_t *command) {
+    gwd_lane_group_t *group = gwd_lane_group_find(lane, command->group);
+
+    switch (command->kind) {
+    case GWD_COMMAND_GROUP:
+        take_group(lane, command->seed);
+        break;
+    case GWD_COMMAND_BUCKET:
+        if (group && gwd_lane_group_add_bucket(group, command->rank, command->bucket) != GW_OK)
+            gwd_lane_group_fail(group, GW_ERR_NO_MEMORY, "the daemon is out of memory");
+        break;
+    case GWD_COMMAND_BUCKET_DETACH:
+        if (group)
+            gwd_lane_group_detach_bucket(group, command->rank, command->bucket_id, command->cookie);
+        else
+            answer(lane, GWD_EVENT_DETACHED, command);
+        break;
+    case GWD_COMMAND_RANK_LEAVE:
+        if (group) {
+            hear_out(lane, gwd_lane_group_rank(group, command->rank));
+            gwd_lane_group_leave(group, command);
+        } else
+            answer(lane, GWD_EVENT_RELEASED, command);
+        break;
+    case GWD_COMMAND_HOLD:
+        hold(lane, group, command);
+        break;
+    case GWD_COMMAND_GO_ON:
+        if (group)
+            gwd_lane_wire_go_on(group);
+        break;
+    case GWD_COMMAND_FAIL:
+        if (group)
+            gwd_lane_group_fail(group, command->status, command->text ? command->text : "the group has failed");
+        break;
+    case GWD_COMMAND_PROBE:
+        if (group && group->wire)
+            gwd_lane_wire_probe(group);
+        break;
+    case GWD_COMMAND_TELL:
+        if (group && group->wire)
+            gwd_lane_wire_tell(group, command->node, command->data, command->bytes);
+        break;
+    case GWD_COMMAND_STOP:
+        lane->stopping = true;
+        break;
+    case GWD_COMMAND_RAIL_RUN:
+    case GWD_COMMAND_RAIL_DONE:
+    case GWD_COMMAND_RAIL_LEAVE:
+    case GWD_COMMAND_RAIL_LEFT:
+        gwd_lane_take_rail_command(group, command);
+        break;
+    }
+    free(command->text);
+    free(command->data);
+}
+
+bool gwd_lane_take_command(gwd_lane_t *lane) {
+    gwd_command_t command;
+
+    if (!gwd_queue_pop(&lane->commands, &command))
+        return false;
+    take_command(lane, &command);
+    return true;
 }
 
 /* Copies end all the time, and nobody else starts the next ones. */
@@ -286,7 +299,8 @@ static void turn(gwd_lane_t *lane) {
             take_finished(lane);
         } else if (events[i].data.ptr == &lane->commands) {
             gwd_queue_clear_wake(&lane->commands);
-            gwd_lane_take_commands(lane);
+            while (gwd_lane_take_command(lane))
+                ;
         }
     }
     if (lane->waiting)

@@ -93,7 +93,7 @@ gwd_lane_group_t *gwd_lane_group_find(const gwd_lane_t *lane, uint32_t id) {
 }
 
 /* The loop names ranks by their number in the group. */
-static gwd_lane_rank_t *find_rank(const gwd_lane_group_t *group, uint32_t number) {
+gwd_lane_rank_t *gwd_lane_group_rank(const gwd_lane_group_t *group, uint32_t number) {
     uint32_t i = 0;
 
     while (group->ranks[i].info.rank != number)
@@ -102,7 +102,7 @@ static gwd_lane_rank_t *find_rank(const gwd_lane_group_t *group, uint32_t number
 }
 
 gw_status_t gwd_lane_group_add_bucket(gwd_lane_group_t *group, uint32_t rank_number, gwd_bucket_t *bucket) {
-    gwd_lane_rank_t *rank = find_rank(group, rank_number);
+    gwd_lane_rank_t *rank = gwd_lane_group_rank(group, rank_number);
 
     if (bucket->id > rank->n_buckets) {
         uint32_t wanted = bucket->id < 16 ? 16 : bucket->id * 2;
@@ -128,7 +128,7 @@ void gwd_lane_bucket_ended(gwd_lane_rank_t *rank, gwd_bucket_t *bucket) {
 }
 
 void gwd_lane_group_detach_bucket(gwd_lane_group_t *group, uint32_t rank_number, uint32_t bucket_id, uint64_t cookie) {
-    gwd_lane_rank_t *rank = find_rank(group, rank_number);
+    gwd_lane_rank_t *rank = gwd_lane_group_rank(group, rank_number);
     gwd_bucket_t *bucket = bucket_id <= rank->n_buckets ? rank->buckets[bucket_id - 1] : NULL;
 
     if (!bucket) { /* there was no memory to take it in */
@@ -253,7 +253,7 @@ static bool leave_hurts(const gwd_lane_group_t *group, const gwd_lane_rank_t *ra
 }
 
 void gwd_lane_group_leave(gwd_lane_group_t *group, const gwd_command_t *command) {
-    gwd_lane_rank_t *rank = find_rank(group, command->rank);
+    gwd_lane_rank_t *rank = gwd_lane_group_rank(group, command->rank);
     bool hurts = leave_hurts(group, rank, command->status);
     char text[GWD_TEXT_BYTES];
 

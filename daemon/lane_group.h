@@ -150,11 +150,12 @@ static inline uint64_t gwd_op_number(const gwd_op_t *op) {
 /* lane.c */
 void gwd_lane_event(gwd_lane_t *lane, const gwd_event_t *event);
 void gwd_lane_watch_channel(const gwd_lane_t *lane, gwd_lane_rank_t *rank, bool readable);
-void gwd_lane_take_commands(gwd_lane_t *lane);
+bool gwd_lane_take_command(gwd_lane_t *lane); /* the next one; false when there is none */
 
 /* lane_group.c */
 gw_status_t gwd_lane_group_new(gwd_lane_t *lane, gwd_group_seed_t *seed, gwd_lane_group_t **group_out);
 gwd_lane_group_t *gwd_lane_group_find(const gwd_lane_t *lane, uint32_t id);
+gwd_lane_rank_t *gwd_lane_group_rank(const gwd_lane_group_t *group, uint32_t number); /* one of this node */
 gw_status_t gwd_lane_group_add_bucket(gwd_lane_group_t *group, uint32_t rank, gwd_bucket_t *bucket);
 void gwd_lane_group_detach_bucket(gwd_lane_group_t *group, uint32_t rank, uint32_t bucket_id, uint64_t cookie);
 void gwd_lane_group_leave(gwd_lane_group_t *group, const gwd_command_t *command);

@@ -385,10 +385,10 @@ void gwd_lane_submit(gwd_lane_rank_t *rank, const gwd_submit_t *submit) {
         return;
     }
     bucket = find_bucket(rank, submit->bucket);
-    if (!bucket) { /* the loop's message about it may be on its way: it was sent before the client's reply */
-        gwd_lane_take_commands(group->lane);
+    /* The loop's message about it may be on its way: it was sent before the client's reply. No further ones are taken:
+     * one may be that this rank leaves, before what it says here has been heard. */
+    while (!bucket && gwd_lane_take_command(group->lane))
         bucket = find_bucket(rank, submit->bucket);
-    }
     if (rank->left)
         return;
     if (group->status != GW_OK) { /* one of those commands failed it */

@@ -180,6 +180,31 @@ def leaving_with_an_unfinished_operation_fails_the_group():
         ranks[1].expect("GW_ERR_RANK_LEFT", "submit k", "rank 0")
 
 
+def what_a_rank_submitted_before_it_left_is_heard():
+    """More than a lane reads of one channel at once: the command to let the rank go is there before the last submit."""
+    names = [f"k{n}" for n in range(33)]
+    with Daemon() as daemon:
+        for _ in range(20):
+            ranks = daemon.ready(2)
+            for n, name in enumerate(names):
+                for rank in ranks:
+                    rank.ok(f"bucket {name} g all_reduce f32 sum 16 b:{64 * n} b:{64 * n}")
+            for name in names[:-1]:
+                ranks[1].ok(f"submit {name}")
+            os.kill(daemon.pid, signal.SIGSTOP)
+            try:
+                for name in names:
+                    ranks[0].ok(f"submit {name}")
+                ranks[0].send("leave g")
+                time.sleep(0.01)
+            finally:
+                os.kill(daemon.pid, signal.SIGCONT)
+            ranks[0].answer("GW_OK")
+            ranks[1].expect("GW_ERR_RANK_LEFT", f"submit {names[-1]}", "rank 0")
+            for rank in ranks:
+                rank.end()
+
+
 def stopped_rank_is_named_and_goes_on_when_continued():
     with Daemon("--deadline.late_ms=200") as daemon:
         ranks = daemon.ready(3, more="as=slow.bucket")
