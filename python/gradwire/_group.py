@@ -113,17 +113,13 @@ class Work:
         if self._stream is not None:
             _library.call("gw_stream_wait", self._group.handle, self.op, stream if stream is not None else self._stream)
             return
-        end = None if timeout is None else time.monotonic() + timeout
-        code = errors.TIMEOUT
-        while code == errors.TIMEOUT:
-            left = SLICE_S if end is None else max(0.0, min(SLICE_S, end - time.monotonic()))
-            code = _library.library().gw_wait(self._group.handle, self.op, int(left * 1e9))
-            if code == errors.TIMEOUT and left < SLICE_S:
-                raise _library.error(code)
+        code = self._group.wait(self.op, timeout)
         if code != _library.OK:
-            error = _library.error(code)
-            self._abandon()
-            raise error
+            try:
+                raise _library.error(code)
+            finally:
+                if code != errors.TIMEOUT:
+                    self._abandon()
         with self._lock:  # also for a second thread that waits: the result is there when it returns
             finish, self._finish = self._finish, None
             if finish:
@@ -186,8 +182,11 @@ class Group:
         told once."""
         with self._lock:
             error, self._untold = self._ask()[0] or self._untold, None
-        if error:
-            raise error
+        try:
+            if error:
+                raise error
+        finally:
+            del error  # which would keep this frame, and thus what callers have, until garbage is collected
 
     def check_submitted(self, seen: Seen) -> None:
         """Waits for all that this rank has submitted, and raises unless what was not seen before has ended well, also if the
@@ -210,7 +209,10 @@ class Group:
             return
         with self._lock:
             told, self._untold = self._ask()[0] or self._untold, None
-        raise told if told and error.status == "GW_ERR_NOT_FOUND" else error  # it is too long ago to say which
+        try:
+            raise told if told and error.status == "GW_ERR_NOT_FOUND" else error  # it is too long ago to say which
+        finally:
+            del told, error  # as in check
 
     def _ask(self) -> tuple[errors.Error | None, Any]:
         """What gw_group_check says; it tells of operations that have failed alone once. The lock is held."""
@@ -349,6 +351,15 @@ class Group:
         with self._lock:
             self._last_op = max(self._last_op, op)
         return op
+
+    def wait(self, op: int, timeout: float | None = None) -> int:
+        """Waits until an operation has ended, in seconds at most. Gives its status, or errors.TIMEOUT."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = SLICE_S if end is None else max(0.0, min(SLICE_S, end - time.monotonic()))
+            code = _library.library().gw_wait(self.handle, op, int(left * 1e9))
+            if code != errors.TIMEOUT or left < SLICE_S:
+                return int(code)
 
     # ---- collectives ---------------------------------------------------------------------------------
 

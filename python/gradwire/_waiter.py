@@ -52,6 +52,8 @@ class Waiter:
             future.set_exception(error)
         else:
             future.set_result(result)
+        finally:
+            del wait, future  # which the frames of an exception would keep
 
     def stop(self) -> None:
         """Operations that do not end, since other ranks have not submitted them, fail the group."""

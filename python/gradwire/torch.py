@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,9 +25,10 @@ from torch.distributed import distributed_c10d
 from . import _guard, _library, _rendezvous, errors
 from ._arrays import span
 from ._group import ALL_REDUCE, Group, Seen, Work, connection
-from ._waiter import Waiter
 
 __all__ = ["Hook", "NoHook", "register"]
+
+GRACE_S = 5.0  # for buckets of a backward that has failed, when the hook goes
 
 
 class _Bucket:
@@ -135,31 +137,75 @@ def _asks_after_last(model: Any) -> bool:
             len({p.device for p in model.parameters()}) == 1)
 
 
+def _refuse_what_goes_past(model: Any) -> None:
+    """What DDP would average without the hook, of what other versions of torch do not have."""
+    if getattr(model, "_use_python_reducer", False):
+        raise errors.Error("GW_ERR_UNSUPPORTED", "torch._dynamo.config.optimize_ddp is 'python_reducer', which calls no hook: "
+                           "leave it True, and make the DDP model anew")
+    if getattr(model, "_delay_all_reduce_params", None):
+        raise errors.Error("GW_ERR_UNSUPPORTED", "delay_all_reduce_named_params are averaged without a hook, and not waited for: "
+                           "make the DDP model without them")
+
+
+class _Due:
+    """A bucket of the CPU that is under way, and DDP's future of it."""
+
+    def __init__(self, work: Work, result: torch.Tensor, flat: torch.Tensor):
+        self.work, self.result, self.flat, self.future = work, result, flat, torch.futures.Future()
+
+    def complete(self) -> bool:
+        """Waits, and gives the future the average or what has gone wrong. Whether all is well."""
+        try:
+            self.work.wait()
+        except errors.Error as error:
+            self.future.set_exception(error.with_traceback(None))  # whose frames have the future
+            return False
+        self.future.set_result(self.result if self.result.dtype is self.flat.dtype else self.flat.copy_(self.result))
+        return True
+
+
 class _Used:
-    """Memory and streams of a hook. It stays when the hook has gone, until all of it has ended."""
+    """Memory, streams and operations of a hook. It stays when the hook has gone, until all of it has ended."""
 
     def __init__(self) -> None:
         self.buckets: dict[int, _Bucket] = {}
         self.streams: dict[torch.device, Any] = {}
         self.ops: dict[int, int] = {}  # the last of each bucket on a device
         self.in_flight: dict[int, torch.Tensor] = {}  # DDP's buckets on a device, until it waits for them: a backward may fail
+        self.due: deque[_Due] = deque()  # on the CPU
 
-    def free_after_backward(self) -> None:
-        """At the end of a backward that does not fail, where DDP has its buckets and waits for them; out of backward, at once."""
-        try:
-            torch.autograd.Variable._execution_engine.queue_callback(self.in_flight.clear)
-        except RuntimeError:
-            self.in_flight.clear()
+    def end_with_backward(self, in_backward: bool) -> None:
+        """Has `end` called when backward has done all else, just before DDP waits for its buckets; out of backward, at once."""
+        if in_backward:
+            with contextlib.suppress(RuntimeError):  # a rank without input takes part out of backward
+                torch.autograd.Variable._execution_engine.queue_callback(self.end)
+                return
+        self.end()
+
+    def end(self) -> None:
+        """Waits for the buckets of the CPU: here, as Ctrl-C is not heard where DDP waits. Like DDP, which then waits in the same
+        order, for none after one that has failed."""
+        self.in_flight.clear()
+        while self.due and self.due[0].complete():
+            self.due.popleft()
+
+    def begin(self, group: Group) -> None:
+        """What a backward that has failed has left is known to have ended, or is refused as being in flight."""
+        while self.due:
+            group.wait(self.due.popleft().work.op, 0)
 
 
-def _close(waiter: Waiter, group: Group, used: _Used) -> None:
+def _close(group: Group, used: _Used) -> None:
     try:
+        if any(group.wait(due.work.op, GRACE_S) == errors.TIMEOUT for due in used.due):  # of a backward that has failed
+            group.abort("a rank has left with unfinished buckets")
         for op in used.ops.values():
-            _library.library().gw_wait(group.handle, op, -1)  # how it ended, check has told
+            group.wait(op)  # how it ended, check has told
         for stream in used.streams.values():
             stream.synchronize()  # which may still copy averages back
     finally:
-        waiter.close()
+        group.close()
+        used.due.clear()
         used.in_flight.clear()
         used.buckets.clear()
 
@@ -167,11 +213,13 @@ def _close(waiter: Waiter, group: Group, used: _Used) -> None:
 class Hook:
     """What `register` gives: the group of the model, and a way to ask whether all went well."""
 
-    def __init__(self, group: Group, reduce_dtype: torch.dtype | None = None, all_with_last: bool = False):
-        self.group, self.reduce_dtype, self.all_with_last = group, reduce_dtype, all_with_last
-        self._waiter, self._seen, self._used = Waiter(group), Seen(), _Used()
+    def __init__(self, group: Group, model: Any, reduce_dtype: torch.dtype | None = None):
+        self.group, self.reduce_dtype, self.all_with_last = group, reduce_dtype, _asks_after_last(model)
+        self._model = weakref.ref(model)  # which has the hook, and ends it
+        self._in_backward = not model.static_graph  # with which DDP hands over its first buckets after backward
+        self._seen, self._used = Seen(), _Used()
         self._buckets, self._streams = self._used.buckets, self._used.streams
-        self._closing = weakref.finalize(self, _close, self._waiter, group, self._used)  # with the model, if not before
+        self._closing = weakref.finalize(self, _close, group, self._used)  # with the model, if not before
         self._closing.atexit = False  # a process that ends says so to the daemon by ending, at once
 
     def average(self, bucket: Any) -> Any:
@@ -184,15 +232,13 @@ class Hook:
         with self.group.submitting():
             if bucket.index() == 0:
                 self.group.check()  # a step that has failed is not followed by another
-            if not flat.is_cuda:
-                return self._on_host(bucket, flat) if flat.numel() else _ended(flat)
-            side = self._side_stream(flat.device)
-            if flat.numel():
-                self._used.in_flight[bucket.index()] = flat
-                self._on_device(bucket, flat, side)
-            if bucket.is_last():
-                self._used.free_after_backward()
-            return _ended(flat) if self.all_with_last and not bucket.is_last() else _ends_with(side, flat)
+                self._used.begin(self.group)
+                self._refuse_other_averages()
+            future = self._on_device(bucket, flat) if flat.is_cuda else self._on_host(bucket, flat)
+        if bucket.is_last():
+            self._used.end_with_backward(self._in_backward)
+            self._in_backward = True
+        return future
 
     def check(self) -> None:
         """Raises unless all gradients so far can be trusted. For steps on a GPU: those that have ended."""
@@ -237,6 +283,12 @@ class Hook:
         """Leaves the group: after the last backward. Waits until what was submitted has ended."""
         self._closing()
 
+    def _refuse_other_averages(self) -> None:
+        model = self._model()
+        if model is not None and model._join_config.enable and not model._divide_by_initial_world_size:
+            raise errors.Error("GW_ERR_UNSUPPORTED", "join(divide_by_initial_world_size=False) divides by the ranks that have "
+                               "input left, a hook by all: leave it True")
+
     # ---- buckets -------------------------------------------------------------------------------------
 
     def _dtype(self, flat: torch.Tensor) -> torch.dtype:
@@ -270,6 +322,8 @@ class Hook:
         return None
 
     def _on_host(self, bucket: Any, flat: torch.Tensor) -> Any:
+        if not flat.numel():
+            return _ended(flat)
         known, dtype = self._known(bucket, flat), self._dtype(flat)
         if known is None:
             buffer, view = self.group.context.pool.lend(flat.numel() * torch.empty(0, dtype=dtype).element_size())
@@ -280,15 +334,9 @@ class Hook:
         elif known.views:
             known.share(bucket, flat)
         known.fill(flat)
-        future = torch.futures.Future()
-        work, result = Work(self.group, self.group.submit(known.handle), lambda: None, None), known.result
-
-        def wait() -> torch.Tensor:
-            work.wait()
-            return result if result.dtype is flat.dtype else flat.copy_(result)
-
-        self._waiter.add(wait, future)
-        return future
+        due = _Due(Work(self.group, self.group.submit(known.handle), lambda: None, None), known.result, flat)
+        self._used.due.append(due)
+        return due.future
 
     def _side_stream(self, device: torch.device) -> Any:
         """Where ends are waited for, while backward goes on."""
@@ -297,7 +345,14 @@ class Hook:
             side = self._streams[device] = torch.cuda.Stream(device)
         return side
 
-    def _on_device(self, bucket: Any, flat: torch.Tensor, side: Any) -> None:
+    def _on_device(self, bucket: Any, flat: torch.Tensor) -> Any:
+        side = self._side_stream(flat.device)
+        if flat.numel():
+            self._used.in_flight[bucket.index()] = flat
+            self._exchange(bucket, flat, side)
+        return _ended(flat) if self.all_with_last and not bucket.is_last() else _ends_with(side, flat)
+
+    def _exchange(self, bucket: Any, flat: torch.Tensor, side: Any) -> None:
         """Backward stands still meanwhile, and launches nothing: what can be looked up is."""
         current = torch.cuda.current_stream(flat.device)
         known, op = self._submit_on_device(bucket, flat, current.cuda_stream)
@@ -385,12 +440,13 @@ def register(model: Any, codec: str = "none", *, reduce_dtype: torch.dtype | Non
     rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
     if size == 1 or (fallback and not _have_all(process_group, socket, model)):
         return NoHook()
+    _refuse_what_goes_past(model)
     who = ".".join(str(dist.get_global_rank(process_group, r)) for r in range(size)) if size < dist.get_world_size() else "all"
     store = distributed_c10d._get_default_store()
     key = _rendezvous.turn(store, f"gradwire/ddp/{size}/{who}", rank)
     with _rendezvous.told(store, key, rank):
         context = connection(socket)
-    hook = Hook(_rendezvous.join(context, store, key, rank, size, codec=codec), reduce_dtype, _asks_after_last(model))
+    hook = Hook(_rendezvous.join(context, store, key, rank, size, codec=codec), model, reduce_dtype)
     try:
         model.register_comm_hook(hook, gradwire_hook)
     except BaseException:

@@ -13,6 +13,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "integration"))
+import ranks  # noqa: E402, F401
 from ranks import (SIMULATED, SLOW, Daemon, Rank, Skip, check, contains, equal, exchange, fds_at_rest, gwtest, join,  # noqa: F401
                    kill, main, prepare, program, reap, spawn, submit, until)
 

@@ -4,14 +4,18 @@
 """
 
 import gc
+import inspect
 import os
+import signal
+import sys
 import time
 import warnings
+import weakref
 
 import ddp_rank  # finds gradwire
 import torch
 import torch.distributed as dist
-from ddp_rank import DEVICE, RANK, Fails, Perceptron, batch, shared_kib, train
+from ddp_rank import DEVICE, RANK, Fails, Perceptron, batch, differing, shared_kib, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -106,6 +110,69 @@ def forgotten_models():
     return "same"
 
 
+def other_buckets():
+    """Where ranks cut their buckets differently each hears how, at once, though some buckets have no counterpart."""
+    first_bytes = dist._DEFAULT_FIRST_BUCKET_BYTES
+    if RANK == 1:
+        dist._DEFAULT_FIRST_BUCKET_BYTES = 1
+    try:  # without find_unused_parameters the first step has one bucket, and later ones are cut as on rank 0
+        wrapped = DDP(Perceptron().to(DEVICE), bucket_cap_mb=25 if RANK == 0 else 0.01, find_unused_parameters=True)
+    finally:
+        dist._DEFAULT_FIRST_BUCKET_BYTES = first_bytes
+    hook = gradwire.torch.register(wrapped)
+    try:
+        train(wrapped, steps=1)
+        return "no error came"
+    except (gradwire.BucketError, RuntimeError) as error:  # older torch makes it another
+        text = str(error)
+    dist.barrier()  # nobody has heard it because another has left
+    hook.close()
+    model = weakref.ref(wrapped)
+    del wrapped
+    if model():
+        return "what has failed keeps the model"
+    return "same" if "GW_ERR_MISMATCH" in text and "rank 0" in text and "rank 1" in text else text
+
+
+def refused_ways():
+    """What would be averaged otherwise, or without the hook, is refused; and what torch itself refuses leaves nothing behind."""
+    model = DDP(Perceptron().to(DEVICE))
+    gradwire.torch.register(model)
+    try:
+        with model.join(divide_by_initial_world_size=False):
+            train(model, steps=1)
+        return "another divisor was taken"
+    except (gradwire.Error, RuntimeError) as error:
+        if "GW_ERR_UNSUPPORTED" not in str(error) or "divide_by_initial_world_size" not in str(error):
+            return str(error)
+    for word, make in _later_ways():
+        model = make()
+        groups = len(gradwire.torch.connection().groups)
+        try:
+            gradwire.torch.register(model)
+            return f"{word} was taken"
+        except (gradwire.Error, RuntimeError) as error:
+            if word not in str(error) or len(gradwire.torch.connection().groups) != groups:
+                return f"{word}: {error}"
+    return "same"
+
+
+def _later_ways():
+    """Those of later versions of torch, with a word of what is said."""
+    arguments, model = inspect.signature(DDP.__init__).parameters, Perceptron().to(DEVICE)
+    if "delay_all_reduce_named_params" in arguments:
+        yield "delay_all_reduce_named_params", lambda: DDP(
+            model, delay_all_reduce_named_params=[("first.weight", model.first.weight)], param_to_hook_all_reduce=model.last.weight)
+    if hasattr(dist, "_functional_collectives") or "mixed_precision" in arguments:
+        def python_reducer():
+            torch._dynamo.config.optimize_ddp = "python_reducer"
+            try:
+                return DDP(Perceptron().to(DEVICE))
+            finally:
+                torch._dynamo.config.optimize_ddp = True
+        yield "python_reducer", python_reducer
+
+
 def after_a_failure():
     """A step after one in which something has failed is refused, also without a guard."""
     model = DDP(Perceptron().to(DEVICE))
@@ -128,7 +195,55 @@ def alone():
     model = DDP(Perceptron().to(DEVICE), process_group=groups[RANK])
     hook = gradwire.torch.register(model)
     train(model, steps=1)
+    dist.barrier()  # the first rank has the store, and may not end before the others
     return "same" if isinstance(hook, gradwire.torch.NoHook) and not hook else f"{hook}"
+
+
+def restarted_daemon():
+    """Between two steps; test_torch.py does it when it is told. A clear error, and a new DDP goes on."""
+    model = Perceptron().to(DEVICE)
+    wrapped = DDP(model)
+    hook = gradwire.torch.register(wrapped)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook.guard(optimizer)
+    train(wrapped, steps=2)
+    print("restart now", flush=True)
+    sys.stdin.readline()
+    before = [p.detach().clone() for p in model.parameters()]
+    for attempt in (lambda: train(wrapped, steps=1), optimizer.step):
+        try:
+            attempt()
+            return "no error came"
+        except (gradwire.Error, RuntimeError) as error:
+            if "GW_ERR_DAEMON_GONE" not in str(error):
+                return str(error)
+    if differing(model.parameters(), before):
+        return "a step was taken"
+    wrapped = DDP(model)
+    hook = gradwire.torch.register(wrapped)
+    hook.guard(optimizer)
+    train(wrapped, steps=2)
+    optimizer.step()
+    hook.check()
+    hook.close()
+    return "same"
+
+
+def interrupted():
+    """Ctrl-C ends a backward that waits for a late rank."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what they start in the background ignore it
+    model = DDP(Perceptron().to(DEVICE))
+    gradwire.torch.register(model)
+    train(model, steps=2)
+    dist.barrier()
+    if RANK == 1:
+        model.module.first.weight.register_hook(lambda gradient: time.sleep(60))
+    try:
+        print("interrupt now", flush=True)
+        train(model, steps=1)
+        return "nothing came"
+    except KeyboardInterrupt:
+        return "same"
 
 
 def killed_rank():
@@ -137,12 +252,15 @@ def killed_rank():
     hook = gradwire.torch.register(wrapped)
     train(wrapped, steps=1)
     x, y = batch(1)
+    died = time.monotonic()
     if RANK == 1:
         wrapped.module.second.weight.register_hook(lambda gradient: os._exit(0))
     try:
         nn.functional.cross_entropy(wrapped(x), y).backward()
     except (gradwire.Error, RuntimeError) as error:
-        text = str(error)
+        text, heard = str(error), time.monotonic() - died
+        if heard > 2:
+            return f"heard after {heard:.1f} s"
         try:
             hook.check()
         except gradwire.GroupError as checked:

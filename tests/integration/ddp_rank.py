@@ -21,6 +21,7 @@ from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+import gradwire.backend  # noqa: E402
 import gradwire.torch  # noqa: E402
 
 STEPS = 5
@@ -54,8 +55,23 @@ class Fails(torch.autograd.Function):
 
 
 class Checkpointed(Perceptron):
+    def __init__(self, use_reentrant):
+        super().__init__()
+        self.use_reentrant = use_reentrant
+
     def forward(self, x):
-        return self.last(checkpoint(lambda y: torch.relu(self.second(y)), torch.relu(self.first(x)), use_reentrant=False))
+        return self.last(checkpoint(lambda y: torch.relu(self.second(y)), torch.relu(self.first(x)),
+                                    use_reentrant=self.use_reentrant))
+
+
+class Stored(Perceptron):
+    """Its parameters and gradients are of 16 bits; it computes with 32, which every processor can."""
+
+    def forward(self, x):
+        for layer in (self.first, self.second, self.last):
+            y = nn.functional.linear(x, layer.weight.float(), layer.bias.float())
+            x = torch.relu(y)
+        return y
 
 
 class Branches(nn.Module):
@@ -296,7 +312,12 @@ def accumulation():
 
 
 def checkpointing():
-    return compare(Checkpointed)
+    for use_reentrant, options in ((False, {}), (True, {}), (True, {"static_graph": True}),
+                                   (True, {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.02})):
+        result = compare(lambda is_reentrant=use_reentrant: Checkpointed(is_reentrant), **options)
+        if result != "same":
+            return f"use_reentrant={use_reentrant}, {options}: {result}"
+    return "same"
 
 
 def double():
@@ -462,6 +483,26 @@ class Numbers(nn.Module):
         return (self.weight * x).sum() + self.empty.sum()
 
 
+def sixteen_bits():
+    """Parameters of 16 bits: their averages are rounded once. (Not every Gloo knows the types, which DDP has broadcast.)"""
+    group = dist.new_group(backend="gradwire")
+    for dtype in (torch.bfloat16, torch.float16):
+        for options in ({}, {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.01}):
+            torch.manual_seed(7)
+            model = Stored().to(DEVICE, dtype)
+            wrapped = [DDP(copy.deepcopy(model), process_group=group, **options) for _ in range(2)]
+            wrapped[0].register_comm_hook(None, _rounding(dtype))
+            hook = gradwire.torch.register(wrapped[1])
+            theirs, ours = map(train, wrapped)
+            hook.check()
+            hook.close()
+            wrong = differing(ours, theirs)
+            if wrong or not differing(ours, model.parameters()):
+                return f"{dtype}, {options}: parameters {wrong} differ"
+    dist.destroy_process_group(group)
+    return "same"
+
+
 def _rounds_odd_numbers(dtype):
     """What is no number, the largest and the smallest ones: as torch rounds them, and alike on all ranks."""
     x = torch.tensor([float("nan"), float("inf"), -float("inf") if RANK else float("inf"), 65504.0, 6e-8, -0.0, 1.0 + RANK / 3])
@@ -504,61 +545,6 @@ def reduce_dtypes():
     except ValueError as error:
         return "same" if "torch.int32" in str(error) else str(error)
     return "torch.int32 was taken"
-
-
-# ---- over two nodes ----------------------------------------------------------------------------------------
-
-
-def _train_coded(codec, stops, model, dtype=None):
-    """Trains with a hook that is closed, and made anew with its saved state, before each of the steps in `stops`."""
-    wrapped = DDP(model, find_unused_parameters=True)  # else buckets are cut anew after the first step
-    hook = gradwire.torch.register(wrapped, codec=codec, reduce_dtype=dtype)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(STEPS):
-        if step in stops:
-            state = hook.state_dict()
-            hook.close()
-            wrapped = DDP(model, find_unused_parameters=True)
-            hook = gradwire.torch.register(wrapped, codec=codec, reduce_dtype=dtype)
-            if stops[step]:
-                hook.load_state_dict(state)
-        optimizer.zero_grad()
-        x, y = batch(step)
-        nn.functional.cross_entropy(wrapped(x), y).backward()
-        optimizer.step()
-    hook.check()
-    hook.close()
-    return [p.detach().clone() for p in model.parameters()]
-
-
-def coded():
-    """Replicas stay identical with every codec, and a coded training is near an exact one, but not the same."""
-    results = {}
-    for codec, dtype in (("none", None), ("bf16", None), ("int8", None), ("int4", None), ("auto:bf16,int8", None),
-                         ("none", torch.bfloat16), ("int8", torch.bfloat16), ("int4", torch.float16)):
-        torch.manual_seed(7)
-        results[codec, dtype] = _train_coded(codec, {}, Perceptron(), dtype)
-        flat = torch.cat([p.flatten() for p in results[codec, dtype]])
-        every = [torch.empty_like(flat) for _ in range(SIZE)]
-        dist.all_gather(every, flat)
-        if not all(torch.equal(other, flat) for other in every):
-            return f"the replicas differ with {codec}"
-    for coding, result in results.items():
-        off = max((a - b).abs().max().item() for a, b in zip(result, results["none", None]))
-        if not (0 < off < 0.05 or coding in (("none", None), ("auto:bf16,int8", None))):
-            return f"with {coding} parameters are {off} off"
-    return "same"
-
-
-def continued():
-    """A training that is stopped and goes on from its saved state is the same bit for bit; without the state it is not."""
-    results = []
-    for stops in ({}, {2: True, 4: True}, {2: False}):
-        torch.manual_seed(7)
-        results.append(_train_coded("int4", stops, Perceptron()))
-    if differing(results[0], results[1]):
-        return f"parameters {differing(results[0], results[1])} differ"
-    return "same" if differing(results[0], results[2]) else "the state makes no difference"
 
 
 def gradients_of_the_other_rank():

@@ -3,12 +3,8 @@
 See backend_rank.py and backend_faults.py for what each scenario does.
 """
 
-import signal
-import subprocess
-import time
-
 from ranks import Daemon, Skip, equal, main
-from torch_ranks import TIMEOUT_S, check_same, check_survivors, finish, run, start
+from torch_ranks import TIMEOUT_S, check_same, check_survivors, interrupt_all, restart_under, run, start
 
 WORKER, FAULTS = "backend_rank.py", "backend_faults.py"
 
@@ -68,33 +64,14 @@ def forked_loaders_hide_no_death():
     _survivors_are_well(2, "loaders")
 
 
-def _when_told(processes, word):
-    for process in processes:
-        equal(process.stdout.readline(), word + "\n", "what a rank says")
-
-
 def a_daemon_that_is_restarted():
     with Daemon(bystanders=False) as daemon:
-        processes = start(FAULTS, [daemon] * 2, "restarted_daemon", stdin=subprocess.PIPE)
-        _when_told(processes, "restart now")
-        daemon.die()
-        daemon.restart()
-        for process in processes:
-            process.stdin.write("\n")
-            process.stdin.flush()
-        for rank, (said, errors) in enumerate(finish(processes)):
-            equal(said.get("restarted_daemon"), "same", f"rank {rank} ({errors})")
+        restart_under(daemon, FAULTS, "restarted_daemon")
 
 
 def ctrl_c_ends_a_wait():
     with Daemon(bystanders=False) as daemon:
-        processes = start(FAULTS, [daemon] * 2, "interrupted")
-        _when_told(processes, "interrupt now")
-        time.sleep(0.5)  # then they wait, and are not on their way there
-        for process in processes:
-            process.send_signal(signal.SIGINT)
-        for rank, (said, errors) in enumerate(finish(processes)):
-            equal(said.get("interrupted"), "same", f"rank {rank} ({errors})")
+        interrupt_all(start(FAULTS, [daemon] * 2, "interrupted"), "interrupted")
 
 
 if __name__ == "__main__":

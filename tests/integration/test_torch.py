@@ -9,9 +9,9 @@ import subprocess
 
 import ranks
 from ranks import Daemon, check, equal, main
-from torch_ranks import check_same, find_python, run
+from torch_ranks import check_same, find_python, interrupt_all, restart_under, run, start
 
-WORKER, FAULTS = "ddp_rank.py", "ddp_faults.py"
+WORKER, CODECS, FAULTS = "ddp_rank.py", "ddp_codecs.py", "ddp_faults.py"
 
 
 def _all_same(*scenarios, worker=WORKER):
@@ -21,7 +21,7 @@ def _all_same(*scenarios, worker=WORKER):
 
 def codecs_and_states_between_nodes():
     with ranks.nodes(2) as daemons:
-        check_same(WORKER, daemons, "coded", "continued")
+        check_same(CODECS, daemons, "coded", "continued", "coded_in_other_ways", "overflows")
 
 
 def kinds_of_ddp():
@@ -44,7 +44,7 @@ def gradients_in_shared_memory():
 
 
 def kinds_of_numbers():
-    _all_same("double", "bfloat16", "channels_last", "mixed_precision", "reduce_dtypes")
+    _all_same("double", "bfloat16", "sixteen_bits", "channels_last", "mixed_precision", "reduce_dtypes")
 
 
 def without_an_exchange_ranks_differ():
@@ -54,7 +54,7 @@ def without_an_exchange_ranks_differ():
 
 def failures_have_names():
     _all_same("failing_backward", "sparse_gradients", "no_daemon", "registered_twice", "forgotten_models",
-              "after_a_failure", "alone", worker=FAULTS)
+              "other_buckets", "refused_ways", "after_a_failure", "alone", worker=FAULTS)
 
 
 def a_rank_that_is_killed_is_named():
@@ -62,6 +62,16 @@ def a_rank_that_is_killed_is_named():
         (said, errors), _ = run(FAULTS, [daemon, daemon], "killed_rank")
         equal(said.get("killed_rank"), "same", f"what rank 0 heard ({errors})")
         check(daemon.process.poll() is None, "the daemon has ended")
+
+
+def ctrl_c_ends_a_backward():
+    with Daemon(bystanders=False) as daemon:
+        interrupt_all(start(FAULTS, [daemon] * 2, "interrupted"), "interrupted")
+
+
+def a_daemon_that_is_restarted():
+    with Daemon(bystanders=False) as daemon:
+        restart_under(daemon, FAULTS, "restarted_daemon")
 
 
 def python_ends_while_a_future_is_being_completed():

@@ -5,6 +5,7 @@ torch: this one's, or the system's.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -52,6 +53,37 @@ def start(worker, daemons, *scenarios, stdin=subprocess.DEVNULL, n_devices=0, **
         started.append(ranks.spawn([python, os.path.join(FOLDER, worker), *scenarios], stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, stdin=stdin, text=True, env=environment))
     return started
+
+
+def when_told(processes, word):
+    for process in processes:
+        equal(process.stdout.readline(), word + "\n", "what a rank says")
+
+
+def interrupt_all(processes, scenario):
+    """Ctrl-C, when they have said so; each says what came of it."""
+    when_told(processes, "interrupt now")
+    time.sleep(0.5)  # then they wait, and are not on their way there
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    _all_say_same(processes, scenario)
+
+
+def restart_under(daemon, worker, scenario, **options):
+    """The daemon is killed, and started anew, when its two ranks have said so."""
+    processes = start(worker, [daemon] * 2, scenario, stdin=subprocess.PIPE, **options)
+    when_told(processes, "restart now")
+    daemon.die()
+    daemon.restart()
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    _all_say_same(processes, scenario)
+
+
+def _all_say_same(processes, scenario):
+    for rank, (said, errors) in enumerate(finish(processes)):
+        equal(said.get(scenario), "same", f"rank {rank} ({errors})")
 
 
 def finish(processes):
