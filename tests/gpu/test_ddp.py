@@ -48,7 +48,7 @@ def codecs_between_nodes():
 
 def a_daemon_that_is_restarted():
     need_cuda()
-    with Daemon() as daemon:
+    with Daemon(bystanders=False) as daemon:
         restart_under(daemon, "ddp_faults.py", "restarted_daemon", n_devices=count_devices())
 
 
