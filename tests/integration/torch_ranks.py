@@ -5,9 +5,11 @@ torch: this one's, or the system's.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import ranks
@@ -40,19 +42,38 @@ def need_cuda():
 
 def start(worker, daemons, *scenarios, stdin=subprocess.DEVNULL, n_devices=0, **variables):
     """One rank on the daemon of each. They take the devices by turns, if any."""
+    port, size = _next_port(), str(len(daemons))
+    return [_spawn([os.path.join(FOLDER, worker), *scenarios], daemon, stdin, RANK=str(rank), WORLD_SIZE=size,
+                   MASTER_ADDR="127.0.0.1", MASTER_PORT=port, DEVICE=f"cuda:{rank % n_devices}" if n_devices else "cpu", **variables)
+            for rank, daemon in enumerate(daemons)]
+
+
+def _next_port():
     global _port
     _port += 1
-    python = find_python()
-    started = []
-    for rank, daemon in enumerate(daemons):
-        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(daemons)), MASTER_ADDR="127.0.0.1",
-                           MASTER_PORT=str(_port), GRADWIRE_SOCKET=daemon.socket, GLOO_SOCKET_IFNAME="lo",
-                           GRADWIRE_LIBRARY=os.path.join(gwtest.BUILD, "libgradwire.so.0"),
-                           DEVICE=f"cuda:{rank % n_devices}" if n_devices else "cpu",
-                           PYTHONDONTWRITEBYTECODE="1", **variables)
-        started.append(ranks.spawn([python, os.path.join(FOLDER, worker), *scenarios], stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, stdin=stdin, text=True, env=environment))
-    return started
+    return str(_port)
+
+
+def _spawn(arguments, daemon, stdin=subprocess.DEVNULL, **variables):
+    environment = dict(os.environ, GRADWIRE_SOCKET=daemon.socket, GLOO_SOCKET_IFNAME="lo", PYTHONDONTWRITEBYTECODE="1",
+                       GRADWIRE_LIBRARY=os.path.join(gwtest.BUILD, "libgradwire.so.0"), **variables)
+    return ranks.spawn([find_python(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=stdin, text=True,
+                       env=environment)
+
+
+def check_torchrun(worker, daemons, n_local, scenario):
+    """A node for each daemon, with its own torchrun, which starts its ranks and ends well when they do."""
+    port, log = _next_port(), tempfile.mkdtemp(prefix="gw-torchrun-")
+    options = ["--nnodes", str(len(daemons)), "--nproc_per_node", str(n_local), "--master_addr", "127.0.0.1", "--master_port", port,
+               "--log_dir", log, "-r", "1", "-t", "1"]  # without these two Debian 12's fails
+    try:
+        started = [_spawn(["-m", "torch.distributed.run", "--node_rank", str(node), *options, os.path.join(FOLDER, worker), scenario],
+                          daemon, DEVICE="cpu") for node, daemon in enumerate(daemons)]
+        for process in started:
+            output, errors = _end(process, time.monotonic() + TIMEOUT_S)
+            equal((process.returncode, output.count(f"{scenario} same\n")), (0, n_local), f"how a torchrun ended ({output} {errors})")
+    finally:
+        shutil.rmtree(log)
 
 
 def when_told(processes, word):
@@ -90,14 +111,20 @@ def finish(processes):
     """What each said of each scenario, and the end of what it wrote to stderr."""
     said, end = [], time.monotonic() + TIMEOUT_S
     for process in processes:
-        try:
-            output, errors = process.communicate(timeout=max(0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:  # another one may have said why
-            process.kill()
-            output, errors = process.communicate()
-            errors += "\nIt did not end."
-        said.append((dict(line.split(" ", 1) for line in output.splitlines() if " " in line), errors[-1500:]))
+        output, errors = _end(process, end)
+        said.append((dict(line.split(" ", 1) for line in output.splitlines() if " " in line), errors))
     return said
+
+
+def _end(process, end):
+    """All of its stdout, and the end of its stderr."""
+    try:
+        output, errors = process.communicate(timeout=max(0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:  # another one may have said why
+        process.kill()
+        output, errors = process.communicate()
+        errors += "\nIt did not end."
+    return output, errors[-1500:]
 
 
 def run(worker, daemons, *scenarios, **options):
