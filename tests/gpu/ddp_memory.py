@@ -29,6 +29,23 @@ def emptied_caches():
     return compare(Perceptron, more={"after": after}, bucket_cap_mb=0.02)
 
 
+def allocations_tried_again():
+    """The same, where it is torch that empties its caches, as no memory is left."""
+    torch.cuda.set_per_process_memory_fraction(2**30 / torch.cuda.get_device_properties(DEVICE).total_memory, DEVICE)
+
+    def after():
+        torch.empty(600 << 20, dtype=torch.uint8, device=DEVICE)  # is kept, and leaves too little beside it
+        torch.empty(700 << 20, dtype=torch.uint8, device=DEVICE).fill_(7)
+        torch.empty(1 << 22, device=DEVICE).fill_(7)
+    before = torch.cuda.memory_stats(DEVICE)["num_alloc_retries"]
+    try:
+        result = compare(Perceptron, more={"after": after}, bucket_cap_mb=0.02)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, DEVICE)
+        torch.cuda.empty_cache()
+    return result if torch.cuda.memory_stats(DEVICE)["num_alloc_retries"] > before else "no allocation was tried again"
+
+
 def first_cut():
     """A GPU's memory of DDP's first bucket, which holds all gradients, is free when DDP has cut it into others."""
     peaks = []

@@ -1,7 +1,7 @@
 """test_ddp.py - the hook for DistributedDataParallel on GPUs: the same parameters as over Gloo, bit for bit
 
-See tests/integration/ddp_rank.py, ddp_codecs.py, ddp_faults.py and ddp_memory.py for what each scenario does. Two ranks share a GPU where there is one
-only. Ends within 4 minutes.
+See ddp_rank.py, ddp_codecs.py and ddp_faults.py in tests/integration, and ddp_memory.py, for what each scenario does. Two ranks
+share a GPU where there is one only. Ends within 4 minutes.
 """
 
 import os
@@ -36,7 +36,7 @@ def expandable_segments():
 
 
 def memory_of_buckets():
-    _all_same("emptied_caches", "first_cut", "given_back", "bucket_of_a_failed_backward", worker=MEMORY)
+    _all_same("emptied_caches", "allocations_tried_again", "first_cut", "given_back", "bucket_of_a_failed_backward", worker=MEMORY)
     _all_same("addresses_used_again", worker=MEMORY)
 
 
