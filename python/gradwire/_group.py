@@ -19,6 +19,7 @@ CODECS = {None: 0, "none": 1, "fp16": 2, "bf16": 3, "fp8": 4, "int8": 5, "int4":
 ROUNDINGS = {None: 0, "nearest": 1, "stochastic": 2}
 MISMATCH = "GW_ERR_MISMATCH"  # of an operation that failed alone
 SLICE_S = 0.2  # a wait returns to Python so often, which looks for Ctrl-C then
+GRACE_S = 5.0  # for what a rank has submitted, when it leaves
 BUCKETS_MAX = 256  # that a group keeps beside those that are held; the least recently used goes first
 
 
@@ -269,6 +270,10 @@ class Group:
     def load_state(self, state: bytes) -> None:
         """Goes on from what this rank of such a group has saved, bit for bit."""
         _library.call("gw_group_state_load", self.handle, state, len(state))
+
+    def give_up(self) -> None:
+        """Fails the group, where what this rank has submitted has not ended within GRACE_S of its leaving."""
+        self.abort("a rank has left with unfinished buckets")
 
     def abort(self, reason: str = "") -> None:
         """Fails the group on every rank."""

@@ -10,9 +10,8 @@ import time
 import weakref
 from typing import Any, Callable
 
-from ._group import Group
+from ._group import GRACE_S, Group
 
-GRACE_S = 5.0
 EXIT_GRACE_S = 1.0
 
 _waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
@@ -64,7 +63,7 @@ class Waiter:
             return
         self._thread.join(GRACE_S)
         if self._thread.is_alive():
-            self._group.abort("a rank has left with unfinished buckets")
+            self._group.give_up()
             self._thread.join()
         self._thread = None
 

@@ -24,11 +24,9 @@ from torch.distributed import distributed_c10d
 
 from . import _guard, _library, _rendezvous, errors
 from ._arrays import span
-from ._group import ALL_REDUCE, Group, Seen, Work, connection
+from ._group import ALL_REDUCE, GRACE_S, Group, Seen, Work, connection
 
 __all__ = ["Hook", "NoHook", "register"]
-
-GRACE_S = 5.0  # for buckets of a backward that has failed, when the hook goes
 
 
 class _Bucket:
@@ -198,7 +196,7 @@ class _Used:
 def _close(group: Group, used: _Used) -> None:
     try:
         if any(group.wait(due.work.op, GRACE_S) == errors.TIMEOUT for due in used.due):  # of a backward that has failed
-            group.abort("a rank has left with unfinished buckets")
+            group.give_up()
         for op in used.ops.values():
             group.wait(op)  # how it ended, check has told
         for stream in used.streams.values():

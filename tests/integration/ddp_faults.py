@@ -135,7 +135,7 @@ def other_buckets():
 
 
 def refused_ways():
-    """What would be averaged otherwise, or without the hook, is refused; and what torch itself refuses leaves nothing behind."""
+    """What would be averaged otherwise, or without the hook; no group is made for it."""
     model = DDP(Perceptron().to(DEVICE))
     gradwire.torch.register(model)
     try:
@@ -163,7 +163,7 @@ def _later_ways():
     if "delay_all_reduce_named_params" in arguments:
         yield "delay_all_reduce_named_params", lambda: DDP(
             model, delay_all_reduce_named_params=[("first.weight", model.first.weight)], param_to_hook_all_reduce=model.last.weight)
-    if hasattr(dist, "_functional_collectives") or "mixed_precision" in arguments:
+    if hasattr(DDP(model), "_use_python_reducer"):
         def python_reducer():
             torch._dynamo.config.optimize_ddp = "python_reducer"
             try:
@@ -244,6 +244,23 @@ def interrupted():
         return "nothing came"
     except KeyboardInterrupt:
         return "same"
+
+
+def killed_daemon():
+    """Rank 1 kills it in the middle of a backward; both hear of it. Comes last."""
+    wrapped = DDP(Perceptron().to(DEVICE))
+    gradwire.torch.register(wrapped)
+    train(wrapped, steps=2)
+    dist.barrier()
+    died = time.monotonic()
+    if RANK == 1:
+        wrapped.module.first.weight.register_hook(lambda gradient: os.kill(int(os.environ["DAEMON_PID"]), signal.SIGKILL))
+    try:
+        train(wrapped, steps=1)
+        return "no error came"
+    except (gradwire.Error, RuntimeError) as error:
+        text, heard = str(error), time.monotonic() - died
+    return "same" if "GW_ERR_DAEMON_GONE" in text and heard < 2 else f"heard after {heard:.1f} s: {text}"
 
 
 def killed_rank():

@@ -64,6 +64,13 @@ def a_rank_that_is_killed_is_named():
         check(daemon.process.poll() is None, "the daemon has ended")
 
 
+def a_daemon_that_is_killed():
+    with Daemon(bystanders=False) as daemon:
+        check_same(FAULTS, [daemon] * 2, "killed_daemon", DAEMON_PID=str(daemon.pid))
+        daemon.die()
+        daemon.restart()
+
+
 def ctrl_c_ends_a_backward():
     with Daemon(bystanders=False) as daemon:
         interrupt_all(start(FAULTS, [daemon] * 2, "interrupted"), "interrupted")
